@@ -1,0 +1,33 @@
+# Every command of the project. `make help` lists them.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+.DEFAULT_GOAL := help
+.PHONY: help run demo test lint protos promises bench-quick test-embedders clean
+
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+$(VENV)/runtime: requirements/runtime.txt pyproject.toml gen/python/pyproject.toml embedder/pyproject.toml clients/python/pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "python3 needs its venv module: apt-get install python3-venv" >&2; exit 1; }
+	@echo "making the environment (once; about half a minute)"
+	@$(BIN)/pip install -q --disable-pip-version-check --progress-bar off --require-hashes -r requirements/runtime.txt
+	@$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e gen/python -e embedder -e clients/python -e .
+	@touch $@
+
+$(VENV)/dev: $(VENV)/runtime requirements/dev.txt
+	@$(BIN)/pip install -q --disable-pip-version-check --progress-bar off --require-hashes -r requirements/dev.txt
+	@touch $@
+
+protos: $(VENV)/dev ## regenerate the stubs from the protos
+	@protos/generate.sh $(CURDIR)/$(BIN)/python $(CURDIR)/gen/python $(CURDIR)/protos/image.binpb
+
+lint: $(VENV)/dev ## check protos, style, types, imports and manifests
+	@PATH="$(CURDIR)/$(BIN):$$PATH" tests/lint.sh
+
+test: $(VENV)/dev ## run every test
+	@$(BIN)/python -m pytest
+
+clean: ## remove the environment and the data of `make run`
+	@rm -rf $(VENV) .data

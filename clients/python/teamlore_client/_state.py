@@ -1,0 +1,334 @@
+"""What sync remembers of each bank: kept apart from the memories, so that an export of those stays clean."""
+
+import hashlib
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from teamlore_client._sqlite import Row, apply_schema, connect, fetched, reading, writing
+
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE device (id TEXT NOT NULL) STRICT;
+CREATE TABLE banks (
+    bank TEXT PRIMARY KEY,
+    cursor TEXT,
+    received_count INTEGER NOT NULL DEFAULT 0,
+    received_sum INTEGER NOT NULL DEFAULT 0,    -- modulo 2^64, as a signed number
+    last_sync TEXT,
+    last_error TEXT
+) STRICT, WITHOUT ROWID;
+CREATE TABLE ledger (
+    bank TEXT NOT NULL, id TEXT NOT NULL,
+    answer TEXT NOT NULL CHECK (answer IN ('stored', 'unchanged', 'duplicate', 'rejected', 'forgotten')),
+    detail TEXT NOT NULL DEFAULT '',            -- the id of the duplicate, or the reason of the refusal
+    PRIMARY KEY (bank, id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE pulled (bank TEXT NOT NULL, id TEXT NOT NULL, PRIMARY KEY (bank, id)) STRICT, WITHOUT ROWID;
+CREATE TABLE received (
+    bank TEXT NOT NULL, id TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (bank, id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE suppressed (bank TEXT NOT NULL, id TEXT NOT NULL, PRIMARY KEY (bank, id)) STRICT, WITHOUT ROWID;
+CREATE TABLE overrides (
+    bank TEXT NOT NULL, id TEXT NOT NULL, choice TEXT NOT NULL CHECK (choice IN ('promoted', 'withheld')),
+    PRIMARY KEY (bank, id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE owed_acks (
+    bank TEXT NOT NULL, id TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (bank, id)
+) STRICT, WITHOUT ROWID;
+"""
+_OF_A_BANK = ("ledger", "pulled", "received", "suppressed", "overrides", "owed_acks", "banks")
+_MODULUS = 1 << 64
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """The server's answer to one pushed memory."""
+
+    answer: str
+    """`stored`, `unchanged`, `duplicate`, `rejected`, or `forgotten` once it was erased for the team."""
+    detail: str = ""
+    """The id that it duplicates, or the reason of the refusal."""
+
+    def __str__(self) -> str:
+        return f"{self.answer}:{self.detail}" if self.detail else self.answer
+
+
+@dataclass(frozen=True)
+class Digest:
+    """Count and sum over what was received and is not gone; equal to the server's at the same seq."""
+
+    count: int
+    sum: int
+    """Unsigned, modulo 2^64."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page of the feed as it was applied, to be recorded in one transaction."""
+
+    cursor: str
+    received: Mapping[str, int]
+    """id → seq of every live change of the page, whether stored, skipped, suppressed or one's own."""
+    pulled: frozenset[str] = frozenset()
+    """Those of them that were stored here as a teammate's memory."""
+    gone: Mapping[str, int] | None = None
+    """id → seq of every tombstone of the page."""
+
+
+@dataclass(frozen=True)
+class BankStatus:
+    """How the sync of one bank stands."""
+
+    cursor: str | None
+    last_sync: datetime | None
+    last_error: str | None
+
+
+class SyncState:
+    """The open sync state of one laptop. Every method is one transaction; for one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create `sync.db`. Raises StoreTooNew."""
+        self._connection = connect(path)
+        try:
+            apply_schema(self._connection, path, _VERSION, _SCHEMA)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file; safe to call twice."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def device_id(self) -> str:
+        """Return this laptop's id, made at the first call: 32 random hex digits."""
+        with writing(self._connection):
+            if not fetched(self._connection, "SELECT id FROM device"):
+                self._connection.execute("INSERT INTO device (id) VALUES (?)", (uuid.uuid4().hex,))
+            return str(fetched(self._connection, "SELECT id FROM device")[0][0])
+
+    def record_push(self, bank: str, answers: Mapping[str, Pushed]) -> None:
+        """Keep the answers to one acknowledged batch. What is forgotten stays so, whatever comes late."""
+        with writing(self._connection):
+            self._connection.executemany(
+                "INSERT INTO ledger (bank, id, answer, detail) VALUES (?, ?, ?, ?) ON CONFLICT (bank, id)"
+                " DO UPDATE SET answer = excluded.answer, detail = excluded.detail"
+                " WHERE answer <> 'forgotten'",
+                [(bank, id_, each.answer, each.detail) for id_, each in answers.items()],
+            )
+
+    def ledger(self, bank: str) -> dict[str, Pushed]:
+        """Return id → answer of everything that was ever pushed or forgotten."""
+        rows = self._read("SELECT id, answer, detail FROM ledger WHERE bank = ?", (bank,))
+        return {id_: Pushed(answer, detail) for id_, answer, detail in rows}
+
+    def apply_page(self, bank: str, page: Page) -> None:
+        """Record one applied page of the feed: what came, what went, the digest and the new cursor.
+
+        A tombstone also marks the ledger `forgotten`, so that the id is never pushed again, and owes the
+        server an acknowledgement. Applying a page twice changes nothing.
+        """
+        with writing(self._connection):
+            self._ensure(bank)
+            for id_, seq in page.received.items():
+                self._receive(bank, id_, seq)
+            for id_ in page.pulled:
+                self._connection.execute("INSERT OR IGNORE INTO pulled (bank, id) VALUES (?, ?)", (bank, id_))
+            for id_, seq in (page.gone or {}).items():
+                self._lose(bank, id_, seq)
+            self._connection.execute("UPDATE banks SET cursor = ? WHERE bank = ?", (page.cursor, bank))
+
+    def reconcile(self, bank: str, live: Mapping[str, int], cursor: str) -> frozenset[str]:
+        """Take the server's full list of live ids (id → seq) for what was received, and a new cursor.
+
+        Returns the received ids that are live no longer. The caller erases those first: it asks
+        `missing`, erases, then calls this, so that a crash in between repeats the erasure.
+        """
+        with writing(self._connection):
+            self._ensure(bank)
+            missing = self._missing(bank, live)
+            for id_ in missing:
+                self._lose(bank, id_, 0)
+            # Seqs of another history may be lower than those known, so the list replaces, it does not raise.
+            self._connection.execute("DELETE FROM received WHERE bank = ?", (bank,))
+            self._connection.execute(
+                "UPDATE banks SET cursor = ?, received_count = 0, received_sum = 0 WHERE bank = ?",
+                (cursor, bank),
+            )
+            for id_, seq in live.items():
+                self._receive(bank, id_, seq)
+            return missing
+
+    def missing(self, bank: str, live: Iterable[str]) -> frozenset[str]:
+        """Return the received ids that are not among the live ones."""
+        return self._missing(bank, live)
+
+    def received(self, bank: str) -> dict[str, int]:
+        """Return id → last seq of all that was received and is not gone."""
+        return dict(self._read("SELECT id, seq FROM received WHERE bank = ?", (bank,)))
+
+    def pulled(self, bank: str) -> frozenset[str]:
+        """Return the ids that are here as teammates' memories."""
+        return self._ids("SELECT id FROM pulled WHERE bank = ?", bank)
+
+    def digest(self, bank: str) -> Digest:
+        """Return the digest, kept up to date by every change, so that asking costs nothing."""
+        rows = self._read("SELECT received_count, received_sum FROM banks WHERE bank = ?", (bank,))
+        return Digest(rows[0][0], rows[0][1] % _MODULUS) if rows else Digest(0, 0)
+
+    def forget(self, bank: str, ids: Iterable[str]) -> None:
+        """Mark ids as erased for the team: they are never pushed again."""
+        with writing(self._connection):
+            for id_ in ids:
+                self._forget(bank, id_)
+
+    def suppress(self, bank: str, ids: Iterable[str]) -> None:
+        """Keep ids off this machine, also when the feed is replayed from its start."""
+        with writing(self._connection):
+            for id_ in ids:
+                self._connection.execute(
+                    "INSERT OR IGNORE INTO suppressed (bank, id) VALUES (?, ?)", (bank, id_)
+                )
+                self._connection.execute("DELETE FROM pulled WHERE bank = ? AND id = ?", (bank, id_))
+
+    def suppressed(self, bank: str) -> frozenset[str]:
+        """Return the ids that pull leaves out."""
+        return self._ids("SELECT id FROM suppressed WHERE bank = ?", bank)
+
+    def promote(self, bank: str, ids: Iterable[str]) -> None:
+        """Share these whatever their tags say; takes back an earlier `withhold`."""
+        self._override(bank, ids, "promoted")
+
+    def withhold(self, bank: str, ids: Iterable[str]) -> None:
+        """Never share these; takes back an earlier `promote`."""
+        self._override(bank, ids, "withheld")
+
+    def promoted(self, bank: str) -> frozenset[str]:
+        """Return the ids shared by choice."""
+        return self._ids("SELECT id FROM overrides WHERE bank = ? AND choice = 'promoted'", bank)
+
+    def withheld(self, bank: str) -> frozenset[str]:
+        """Return the ids kept back by choice; a tombstone for one of them erases nothing here."""
+        return self._ids("SELECT id FROM overrides WHERE bank = ? AND choice = 'withheld'", bank)
+
+    def owed_acks(self, bank: str) -> dict[str, int]:
+        """Return id → seq of the tombstones whose erasure the server has not been told is done."""
+        return dict(self._read("SELECT id, seq FROM owed_acks WHERE bank = ? ORDER BY seq", (bank,)))
+
+    def acknowledged(self, bank: str, ids: Iterable[str]) -> None:
+        """Drop what the server has now been told."""
+        with writing(self._connection):
+            for id_ in ids:
+                self._connection.execute("DELETE FROM owed_acks WHERE bank = ? AND id = ?", (bank, id_))
+
+    def succeeded(self, bank: str, at: datetime) -> None:
+        """Note a finished sync and clear the last error."""
+        with writing(self._connection):
+            self._ensure(bank)
+            self._connection.execute(
+                "UPDATE banks SET last_sync = ?, last_error = NULL WHERE bank = ?",
+                (at.astimezone(UTC).isoformat(), bank),
+            )
+
+    def failed(self, bank: str, error: str) -> None:
+        """Keep the error of a failed sync for `team status`; the last success stays known."""
+        with writing(self._connection):
+            self._ensure(bank)
+            self._connection.execute("UPDATE banks SET last_error = ? WHERE bank = ?", (error, bank))
+
+    def status(self, bank: str) -> BankStatus:
+        """Return how the bank's sync stands; a bank never synced has nothing set."""
+        rows = self._read("SELECT cursor, last_sync, last_error FROM banks WHERE bank = ?", (bank,))
+        if not rows:
+            return BankStatus(None, None, None)
+        cursor, at, error = rows[0]
+        return BankStatus(cursor, None if at is None else datetime.fromisoformat(at), error)
+
+    def leave(self, bank: str) -> None:
+        """Drop everything about the bank; the device keeps its id."""
+        with writing(self._connection):
+            for table in _OF_A_BANK:
+                self._connection.execute(f"DELETE FROM {table} WHERE bank = ?", (bank,))
+
+    def _read(self, sql: str, bindings: Row) -> list[Row]:
+        return reading(self._connection, sql, bindings)
+
+    def _ids(self, sql: str, bank: str) -> frozenset[str]:
+        return frozenset(row[0] for row in self._read(sql, (bank,)))
+
+    def _missing(self, bank: str, live: Iterable[str]) -> frozenset[str]:
+        rows = fetched(self._connection, "SELECT id FROM received WHERE bank = ?", (bank,))
+        return frozenset(row[0] for row in rows) - frozenset(live)
+
+    def _ensure(self, bank: str) -> None:
+        self._connection.execute("INSERT OR IGNORE INTO banks (bank) VALUES (?)", (bank,))
+
+    def _receive(self, bank: str, id_: str, seq: int) -> None:
+        known = self._seq(bank, id_)
+        if known is not None and known >= seq:
+            return
+        self._connection.execute(
+            "INSERT INTO received (bank, id, seq) VALUES (?, ?, ?)"
+            " ON CONFLICT (bank, id) DO UPDATE SET seq = excluded.seq",
+            (bank, id_, seq),
+        )
+        leaving = 0 if known is None else term(id_, known)
+        self._count(bank, 1 if known is None else 0, term(id_, seq) - leaving)
+
+    def _lose(self, bank: str, id_: str, seq: int) -> None:
+        known = self._seq(bank, id_)
+        if known is not None:
+            self._connection.execute("DELETE FROM received WHERE bank = ? AND id = ?", (bank, id_))
+            self._count(bank, -1, -term(id_, known))
+        self._connection.execute("DELETE FROM pulled WHERE bank = ? AND id = ?", (bank, id_))
+        self._forget(bank, id_)
+        self._connection.execute(
+            "INSERT OR IGNORE INTO owed_acks (bank, id, seq) VALUES (?, ?, ?)", (bank, id_, seq)
+        )
+
+    def _forget(self, bank: str, id_: str) -> None:
+        self._connection.execute(
+            "INSERT INTO ledger (bank, id, answer) VALUES (?, ?, 'forgotten')"
+            " ON CONFLICT (bank, id) DO UPDATE SET answer = 'forgotten', detail = ''",
+            (bank, id_),
+        )
+
+    def _seq(self, bank: str, id_: str) -> int | None:
+        rows = fetched(self._connection, "SELECT seq FROM received WHERE bank = ? AND id = ?", (bank, id_))
+        return None if not rows else int(rows[0][0])
+
+    def _count(self, bank: str, count: int, change: int) -> None:
+        rows = fetched(self._connection, "SELECT received_sum FROM banks WHERE bank = ?", (bank,))
+        total = (rows[0][0] + change) % _MODULUS
+        signed = total - _MODULUS if total >= _MODULUS // 2 else total  # SQLite's integers are signed
+        self._connection.execute(
+            "UPDATE banks SET received_count = received_count + ?, received_sum = ? WHERE bank = ?",
+            (count, signed, bank),
+        )
+
+    def _override(self, bank: str, ids: Iterable[str], choice: str) -> None:
+        with writing(self._connection):
+            for id_ in ids:
+                self._connection.execute(
+                    "INSERT INTO overrides (bank, id, choice) VALUES (?, ?, ?)"
+                    " ON CONFLICT (bank, id) DO UPDATE SET choice = excluded.choice",
+                    (bank, id_, choice),
+                )
+
+
+def term(id_: str, seq: int) -> int:
+    """Return a memory's part of the digest: first 8 bytes, big-endian, of SHA-256(id ‖ 0 ‖ decimal seq)."""
+    return int.from_bytes(hashlib.sha256(f"{id_}\0{seq}".encode()).digest()[:8], "big")

@@ -1,0 +1,32 @@
+"""A home, a file and a store for each test of the laptop."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from laptop import EMBEDDER
+
+from teamlore_client._store import Store
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(folder))
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "TEAMLORE_TEAM_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    return folder / "memory.db"
+
+
+@pytest.fixture
+def store(file: Path) -> Iterator[Store]:
+    with Store(file, EMBEDDER) as opened:
+        yield opened

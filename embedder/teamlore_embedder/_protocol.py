@@ -1,0 +1,77 @@
+"""What every embedder promises, and the checks and batching that all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Vectors = npt.NDArray[np.float32]
+
+#: Texts in one run of the model. Larger chunks gain nothing on a CPU and cost memory.
+CHUNK = 64
+
+
+class EmbedderUnavailable(RuntimeError):
+    """The model, or the package that runs it, is missing, unreadable or not the expected one."""
+
+
+class Embedder(Protocol):
+    """Texts in, unit vectors out. Deterministic: the same text gives the same vector, alone or in a batch."""
+
+    @property
+    def model(self) -> str:
+        """Name of the model, for people and for the index's record."""
+
+    @property
+    def revision(self) -> str:
+        """sha256 (64 lower-case hex digits) of the file or files the model was loaded from."""
+
+    @property
+    def dimension(self) -> int:
+        """Length of every vector."""
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return float32 of shape (len(texts), dimension): row i is texts[i], with Euclidean length 1.
+
+        No texts give shape (0, dimension). Text past the model's limit of tokens is cut off.
+        Raises ValueError when a text holds a lone surrogate (it is not Unicode text).
+        """
+
+
+def check_texts(texts: Sequence[str]) -> None:
+    """Raise ValueError, naming the position but never the text, when a text holds a lone surrogate.
+
+    Raises TypeError for a single string, which would otherwise be taken apart into its characters.
+    """
+    if isinstance(texts, str):
+        raise TypeError("embed takes a sequence of texts, not one string")
+    for position, text in enumerate(texts):
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ValueError(f"text {position} holds a lone surrogate, so it is not Unicode text") from None
+
+
+def embed_in_chunks(texts: Sequence[str], dimension: int, run: Callable[[list[str]], Vectors]) -> Vectors:
+    """Run the model over chunks of texts of like length and return the rows in the order of `texts`.
+
+    Sorting by length keeps padding, and so wasted work, small. `run` maps n texts to shape (n, dimension).
+    """
+    rows = np.empty((len(texts), dimension), dtype=np.float32)
+    order = sorted(range(len(texts)), key=lambda position: len(texts[position]))
+    for start in range(0, len(order), CHUNK):
+        chunk = order[start : start + CHUNK]
+        rows[chunk] = run([texts[position] for position in chunk])
+    return rows
+
+
+def unit_length(rows: npt.NDArray[np.floating]) -> Vectors:
+    """Scale every row of shape (n, d) to Euclidean length 1, as float32. Raises ValueError for a row of zeros."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    if not np.all(lengths > 0):
+        raise ValueError("the model gave a vector without a direction")
+    unit: Vectors = (rows / lengths).astype(np.float32)
+    return unit

@@ -1,0 +1,1 @@
+"""What all services share: configuration, serving, errors, database, sealing, identity. It knows no service."""

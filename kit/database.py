@@ -1,0 +1,142 @@
+"""One way to the database: named queries, and transactions that cannot change state without an audit row."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from kit import audit
+
+Record = asyncpg.Record
+_RECORD = "select compliance.record_call($1, $2, $3, $4, $5, $6)"
+
+
+def load_queries(path: Path) -> Mapping[str, str]:
+    """Reads a file of statements, each headed by `-- name: word` and a line that says its purpose."""
+    queries: dict[str, str] = {}
+    for part in re.split(r"^-- name: ", path.read_text(encoding="utf-8"), flags=re.M)[1:]:
+        name, _, sql = part.partition("\n")
+        queries[name.strip()] = sql.strip()
+    return queries
+
+
+class UnauditedChange(Exception):
+    """A defect: code tried to commit a change of state outside of an audited call."""
+
+
+@dataclass
+class Transaction:
+    """One open transaction. Call `changed` for what it changes; without that it is rolled back."""
+
+    connection: "asyncpg.pool.PoolConnectionProxy[Record]"
+    queries: Mapping[str, str]
+    bank: str = ""
+    objects: int = 0
+
+    async def fetch(self, query: str, *args: Any) -> list[Record]:
+        """All rows of a named query."""
+        return await self.connection.fetch(self.queries[query], *args)
+
+    async def row(self, query: str, *args: Any) -> Record | None:
+        """The first row of a named query, or None."""
+        return await self.connection.fetchrow(self.queries[query], *args)
+
+    async def value(self, query: str, *args: Any) -> Any:
+        """The first column of the first row of a named query, or None."""
+        return await self.connection.fetchval(self.queries[query], *args)
+
+    def changed(self, bank: str, objects: int) -> None:
+        """Declares that this transaction changed `objects` things of `bank` (empty: of the deployment)."""
+        self.bank = bank
+        self.objects += objects
+
+
+class Database:
+    """A service's connections, all in the service's own role."""
+
+    def __init__(self, pool: "asyncpg.Pool[Record]", queries: Mapping[str, str]) -> None:
+        self._pool = pool
+        self._queries = queries
+
+    @classmethod
+    async def connect(cls, dsn: str, service: str, queries: Path, size: int = 10) -> "Database":
+        """Opens a pool as role `teamlore_<service>`. Raises OSError or asyncpg errors when it cannot."""
+        pool = await asyncpg.create_pool(
+            dsn,
+            min_size=1,
+            max_size=size,
+            timeout=10,
+            command_timeout=60,
+            server_settings={"role": f"teamlore_{service}", "application_name": f"teamlore-{service}"},
+        )
+        if await pool.fetchval("show synchronous_commit") == "off":
+            await pool.close()
+            raise OSError("synchronous_commit is off: acknowledged writes could be lost; turn it on")
+        return cls(pool, load_queries(queries))
+
+    async def close(self) -> None:
+        """Closes the pool; connections that hang are ended after 5 s."""
+        try:
+            async with asyncio.timeout(5):
+                await self._pool.close()
+        except TimeoutError:
+            self._pool.terminate()
+
+    async def fetch(self, query: str, *args: Any) -> list[Record]:
+        """All rows of a named query, in a snapshot of its own."""
+        return await self._pool.fetch(self._queries[query], *args)
+
+    async def row(self, query: str, *args: Any) -> Record | None:
+        """The first row of a named query, or None."""
+        return await self._pool.fetchrow(self._queries[query], *args)
+
+    async def value(self, query: str, *args: Any) -> Any:
+        """The first column of the first row of a named query, or None."""
+        return await self._pool.fetchval(self._queries[query], *args)
+
+    async def execute_raw(self, sql: str, *args: Any) -> Any:
+        """One statement that the kit itself needs, such as the poll of the access state."""
+        return await self._pool.fetchrow(sql, *args)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """A transaction that commits only together with its audit row.
+
+        What was not declared with `changed` is rolled back. Raises UnauditedChange where nobody is calling.
+        """
+        async with self._pool.acquire() as connection:
+            transaction = connection.transaction()
+            await transaction.start()
+            open_ = Transaction(connection, self._queries)
+            try:
+                yield open_
+                if open_.objects == 0:
+                    await transaction.rollback()
+                    return
+                call = audit.current()
+                if call is None:
+                    raise UnauditedChange("a change of state outside of an audited call")
+                await connection.execute(
+                    _RECORD, call.call_id, call.name, call.principal, call.token_id, open_.bank, open_.objects
+                )
+            except BaseException:
+                with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                    await transaction.rollback()
+                raise
+            await transaction.commit()
+
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncIterator["asyncpg.pool.PoolConnectionProxy[Record]"]:
+        """A bare connection, for reads that need one snapshot over several statements."""
+        async with self._pool.acquire() as connection:
+            yield connection
+
+    def sql(self, query: str) -> str:
+        """The text of a named query."""
+        return self._queries[query]
+

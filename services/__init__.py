@@ -1,0 +1,1 @@
+"""The services, all of the same shape."""

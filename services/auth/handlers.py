@@ -1,0 +1,100 @@
+"""The calls of auth: decoded, authenticated, authorised and validated by the interceptor."""
+
+import base64
+import time
+from typing import Any
+
+from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
+
+from kit import identity
+from kit.access import PERMISSIONS, Grant
+from kit.errors import Refusal, field_invalid
+from services.auth import tokens
+from services.auth.keys import KeyRing
+from services.auth.store import Store
+
+
+class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
+    """Credentials into identities."""
+
+    def __init__(self, store: Store, ring: KeyRing, services: dict[bytes, str]) -> None:
+        self._store = store
+        self._ring = ring
+        self._services = services
+
+    async def exchange(self, secret: str) -> tuple[str, float]:
+        """A JWT for an opaque token and when it ends. Raises Refusal CREDENTIAL_…; the same for unknown and malformed."""
+        digest = tokens.hash_secret(secret)
+        service = self._services.get(digest)
+        if service is not None:
+            return identity.mint(self._ring.private, self._ring.kid, f"service:{service}", "internal", f"service:{service}")
+        token = await self._store.token_by_hash(digest)
+        if token is None:
+            raise Refusal("CREDENTIAL_INVALID", "the token is not one of this deployment")
+        if token.revoked:
+            raise Refusal("CREDENTIAL_REVOKED", "the token was revoked; ask an admin for a new one")
+        if token.expires_at is not None and token.expires_at.timestamp() <= time.time():
+            raise Refusal("CREDENTIAL_EXPIRED", "the token has ended; ask an admin for a new one")
+        return identity.mint(self._ring.private, self._ring.kid, token.principal, token.kind, token.token_id)
+
+    async def ExchangeToken(self, request: auth_pb2.ExchangeTokenRequest, context: Any) -> auth_pb2.ExchangeTokenResponse:
+        """Exchanges an opaque token."""
+        access_token, expires = await self.exchange(request.token)
+        principal, _, _ = identity.read_unverified(access_token)
+        answer = auth_pb2.ExchangeTokenResponse(access_token=access_token, principal=principal)
+        answer.expires_at.FromSeconds(int(expires))
+        return answer
+
+    async def GetJwks(self, request: auth_pb2.GetJwksRequest, context: Any) -> auth_pb2.GetJwksResponse:
+        """Gives the public keys."""
+        return auth_pb2.GetJwksResponse(
+            keys=[
+                auth_pb2.Jwk(
+                    kty="OKP",
+                    crv="Ed25519",
+                    kid=kid,
+                    alg="EdDSA",
+                    use="sig",
+                    x=base64.urlsafe_b64encode(key.public_bytes_raw()).decode().rstrip("="),
+                )
+                for kid, key in self._ring.public.items()
+            ]
+        )
+
+    async def WhoAmI(self, request: auth_pb2.WhoAmIRequest, context: Any) -> auth_pb2.WhoAmIResponse:
+        """Tells the caller who it is."""
+        caller = identity.caller()
+        held = caller.permissions_on(request.bank) if request.bank else frozenset()
+        return auth_pb2.WhoAmIResponse(
+            principal=caller.principal,
+            kind=caller.kind,
+            token_id=caller.token_id,
+            permissions=[word for word in PERMISSIONS if word in held],
+        )
+
+
+class AccessHandlers(auth_pb2_grpc.AccessServiceServicer):
+    """Who may do what."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def CreateToken(self, request: auth_pb2.CreateTokenRequest, context: Any) -> auth_pb2.CreateTokenResponse:
+        """Creates a token."""
+        patterns = [grant.pattern for grant in request.grants]
+        if len(set(patterns)) != len(patterns):
+            raise field_invalid("grants.pattern", "each pattern may stand once")
+        expires = None
+        if request.HasField("expires_at"):
+            try:
+                expires = request.expires_at.ToDatetime(tzinfo=identity.UTC)
+            except (ValueError, OverflowError) as error:
+                raise field_invalid("expires_at", "must be a time between the years 1 and 9999") from error
+        grants = tuple(Grant(grant.pattern, frozenset(grant.permissions)) for grant in request.grants)
+        token = tokens.make_token(request.principal, request.kind, grants, expires)
+        await self._store.add_token(token, identity.caller().principal)
+        return auth_pb2.CreateTokenResponse(token_id=token.token_id, token=token.secret)
+
+    async def RevokeToken(self, request: auth_pb2.RevokeTokenRequest, context: Any) -> auth_pb2.RevokeTokenResponse:
+        """Revokes a token."""
+        return auth_pb2.RevokeTokenResponse(revoked=await self._store.revoke(request.token_id))

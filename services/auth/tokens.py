@@ -1,0 +1,62 @@
+"""Rules of tokens: how they are made, hashed and named."""
+
+import base64
+import hashlib
+import os
+from dataclasses import dataclass
+from datetime import datetime
+
+from kit.access import Grant
+
+PREFIX = "tlk_"
+
+
+@dataclass(frozen=True)
+class NewToken:
+    """A token as it is made: id and hash to keep, secret to show once."""
+
+    token_id: str
+    secret: str
+    secret_hash: bytes
+    principal: str
+    kind: str
+    grants: tuple[Grant, ...]
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True)
+class StoredToken:
+    """What is known of a presented token."""
+
+    token_id: str
+    principal: str
+    kind: str
+    expires_at: datetime | None
+    revoked: bool
+
+
+def new_secret() -> str:
+    """`tlk_` and 256 random bits in URL-safe base64."""
+    return PREFIX + base64.urlsafe_b64encode(os.urandom(32)).decode().rstrip("=")
+
+
+def hash_secret(secret: str) -> bytes:
+    """SHA-256 of a secret. The secret has 256 random bits, so a plain hash cannot be searched."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def make_token(principal: str, kind: str, grants: tuple[Grant, ...], expires_at: datetime | None) -> NewToken:
+    """A fresh token for a principal."""
+    secret = new_secret()
+    return NewToken(os.urandom(8).hex(), secret, hash_secret(secret), principal, kind, grants, expires_at)
+
+
+def parse_service_hashes(text: str) -> dict[bytes, str]:
+    """Reads `sync=<sha256 hex>,feed=…` into hash → service name. Raises ValueError for another form."""
+    result: dict[bytes, str] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, separator, digest = part.partition("=")
+        if not separator or len(digest) != 64:
+            raise ValueError("service token hashes are given as name=<64 hex digits>, separated by commas")
+        result[bytes.fromhex(digest)] = name
+    return result

@@ -1,0 +1,1 @@
+"""Holds, erasures and their receipts."""

@@ -1,0 +1,93 @@
+"""The feed service: `python -m services.feed.main`."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+from teamlore.feed.v1 import feed_pb2_grpc
+
+from kit.config import load_or_exit, setting
+from kit.database import Database
+from kit.dialing import AuthClient
+from kit.identity import AccessState, Authenticator, KeyCache
+from kit.sealing import KeyStore
+from kit.serving import Built, Drain, run
+from services.feed.cursors import CursorCodec
+from services.feed.handlers import FeedHandlers
+from services.feed.heads import POLL_SECONDS, Heads
+from services.feed.store import QUERIES, Store
+
+log = logging.getLogger("teamlore.feed")
+CHANNEL = "teamlore_heads"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of the feed service."""
+
+    database_url: str = setting("DATABASE_URL")
+    keystore: str = setting("TEAMLORE_KEYSTORE")
+    auth_target: str = setting("TEAMLORE_AUTH_TARGET")
+    """host:port of auth."""
+    listen: str = setting("TEAMLORE_LISTEN", "0.0.0.0:8080")
+
+
+async def _poll(heads: Heads, drain: Drain) -> None:
+    while not drain.started.is_set():
+        with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            await heads.poll_once()
+        await asyncio.sleep(POLL_SECONDS)
+    heads.ring_all()
+
+
+async def _listen(dsn: str, heads: Heads) -> None:
+    """Hears the hints; while it cannot, the poll alone wakes the watchers."""
+    while True:
+        lost = asyncio.Event()
+        with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            connection = await asyncpg.connect(dsn, timeout=5)
+            try:
+                connection.add_termination_listener(lambda *_, gone=lost: gone.set())
+                await connection.add_listener(CHANNEL, lambda *call: heads.hint(str(call[3])))
+                await lost.wait()
+            finally:
+                connection.terminate()
+        await asyncio.sleep(0.5)
+
+
+@contextlib.asynccontextmanager
+async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
+    """Connects to the database, the key store and auth, and gives what is served."""
+    keys = KeyStore(Path(config.keystore))
+    database = await Database.connect(config.database_url, "feed", QUERIES, size=20)
+    access, auth = AccessState(database), AuthClient(config.auth_target)
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        await access.start()
+        store = Store(database, keys)
+        heads = Heads(store.heads_of)
+        tasks += [asyncio.create_task(_poll(heads, drain)), asyncio.create_task(_listen(config.database_url, heads))]
+        authenticator = Authenticator(KeyCache(auth.keys), access, auth.exchange)
+        handlers = FeedHandlers(store, CursorCodec(keys.secret("feed.cursors")), heads, authenticator, drain)
+        yield Built(
+            authenticator,
+            [lambda server: feed_pb2_grpc.add_FeedServiceServicer_to_server(handlers, server)],
+            ("teamlore.feed.v1.FeedService",),
+        )
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await auth.close()
+        await access.stop()
+        await database.close()
+        keys.close()
+
+
+if __name__ == "__main__":
+    settings = load_or_exit(Config)
+    run("feed", settings.listen, settings, build)

@@ -1,0 +1,1 @@
+"""Finding memories by meaning."""

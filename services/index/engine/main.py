@@ -1,0 +1,78 @@
+"""The vector engine: Qdrant's gRPC wire over Qdrant's own engine, for one machine.
+
+Run it with `python -m services.index.engine.main`. Configuration, by environment:
+
+- TEAMLORE_LISTEN: host:port to listen on; port 0 takes a free one, named in the line `listening on`;
+- TEAMLORE_ENGINE_DIR: folder of the vectors; one process at a time has it.
+
+There is no authentication: listen on loopback only. SIGTERM ends it with exit code 0, all flushed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import grpc
+import uvloop
+from grpc_health.v1 import (  # type: ignore[import-untyped]  # the library ships no types
+    health,
+    health_pb2_grpc,
+)
+
+from services.index.engine.handlers import services
+from services.index.engine.shards import DirectoryInUse, Shards
+
+_log = logging.getLogger("teamlore.engine")
+
+_DRAIN_SECONDS = 5.0
+_OPTIONS = (
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 0),  # a port that is taken is an error, not a share of the calls
+)
+
+
+async def serve(listen: str, folder: Path) -> None:
+    """Serve `folder` on `listen` until SIGTERM or SIGINT. Raises DirectoryInUse, and RuntimeError for a taken port."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    shards = Shards(folder)
+    try:
+        server = grpc.aio.server(options=_OPTIONS)
+        server.add_generic_rpc_handlers(services(shards))
+        servicer = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+        port = server.add_insecure_port(listen)
+        await server.start()
+        _log.info("listening on %s:%d", listen.rpartition(":")[0], port)
+        await stop.wait()
+        await servicer.enter_graceful_shutdown()
+        await server.stop(_DRAIN_SECONDS)
+    finally:
+        await shards.close()
+    _log.info("stopped")
+
+
+def main() -> int:
+    """Run the engine; return the exit code."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+    listen, folder = os.environ.get("TEAMLORE_LISTEN", ""), os.environ.get("TEAMLORE_ENGINE_DIR", "")
+    if ":" not in listen or not folder:
+        _log.error("set TEAMLORE_LISTEN to host:port and TEAMLORE_ENGINE_DIR to a folder")
+        return 1
+    try:
+        uvloop.run(serve(listen, Path(folder)))
+    except (DirectoryInUse, RuntimeError) as error:
+        _log.error("%s", error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

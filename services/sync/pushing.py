@@ -1,0 +1,179 @@
+"""Rules of a push: what becomes of each record, given what the store and the index know."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from teamlore.sync.v1 import sync_pb2
+
+from kit.errors import Refusal
+from kit.sealing import Allocator, KeyMissing, KeyStore, Slot, seal, unseal
+from services.sync.records import Draft, Rejected
+
+TAKEN = "the id is taken"
+FORGOTTEN = "the id was forgotten in this bank; save it under a new id"
+METADATA_DIFFERS = "text unchanged; metadata updates are not accepted by push"
+
+
+@dataclass(frozen=True)
+class Known:
+    """An id that exists: its bank, and its row where it is live there."""
+
+    id: str
+    bank: str
+    row: "StoredRow | None"
+
+
+@dataclass(frozen=True)
+class StoredRow:
+    """What push compares of a live memory; `content` is opened."""
+
+    slot: Slot
+    sealed: bytes
+    fact_type: str
+    occurred_at: datetime | None
+
+
+@dataclass(frozen=True)
+class SealedDraft:
+    """A draft as it is written."""
+
+    draft: Draft
+    slot: Slot
+    sealed: bytes
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of one record."""
+
+    id: str
+    status: str
+    reason: str = ""
+    duplicate_of: str = ""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a bank treats near-duplicates: `skip`, `warn` or `off`, and from which cosine on."""
+
+    near_duplicates: str = "skip"
+    threshold: float = 0.95
+
+
+class PushStore(Protocol):
+    """What a push needs of the store."""
+
+    async def policy(self, bank: str) -> Policy | None:
+        """The bank's policy; None for a bank that is not there."""
+        ...
+
+    async def lookup(self, ids: Sequence[str]) -> Mapping[str, Known]:
+        """What each known id is now."""
+        ...
+
+    async def put(self, bank: str, author: str, drafts: Sequence[SealedDraft], make_bank: bool) -> set[str]:
+        """Stores drafts in one commit; gives the ids that were won."""
+        ...
+
+
+class NearDuplicates(Protocol):
+    """Asks the index; None when it cannot be asked."""
+
+    async def find(self, bank: str, drafts: Sequence[Draft], threshold: float) -> Mapping[str, str] | None:
+        """Which draft repeats which memory."""
+        ...
+
+
+class Pusher:
+    """Carries out pushes."""
+
+    def __init__(self, store: PushStore, keys: KeyStore, index: NearDuplicates, banks_by_writers: bool) -> None:
+        self._store = store
+        self._keys = keys
+        self._allocator = Allocator(keys)
+        self._index = index
+        self._banks_by_writers = banks_by_writers
+
+    async def push(self, bank: str, author: str, judged: Sequence[Draft | Rejected]) -> tuple[list[Answer], bool]:
+        """One answer per record in order, and whether the near-duplicate check was skipped. Raises Refusal."""
+        policy = await self._policy(bank)
+        answers: list[Answer | None] = [
+            Answer(item.id, "rejected", item.reason) if isinstance(item, Rejected) else None for item in judged
+        ]
+        first: dict[str, Draft] = {}
+        for position, item in enumerate(judged):
+            if isinstance(item, Draft):
+                earlier = first.setdefault(item.id, item)
+                if earlier is not item:
+                    answers[position] = _compare(item, earlier)
+        outcome, skipped = await self._store_new(bank, author, policy, list(first.values()))
+        for position, item in enumerate(judged):
+            if answers[position] is None:
+                answers[position] = outcome[item.id]
+        return [answer for answer in answers if answer is not None], skipped
+
+    async def _policy(self, bank: str) -> Policy | None:
+        policy = await self._store.policy(bank)
+        if policy is None and not self._banks_by_writers:
+            raise Refusal("NOT_FOUND", "there is no such bank; an admin makes it")
+        return policy
+
+    async def _store_new(
+        self, bank: str, author: str, existing: Policy | None, drafts: Sequence[Draft]
+    ) -> tuple[dict[str, Answer], bool]:
+        policy = existing or Policy()
+        outcome: dict[str, Answer] = {}
+        known = await self._store.lookup([draft.id for draft in drafts])
+        fresh = [draft for draft in drafts if draft.id not in known]
+        for draft in drafts:
+            if draft.id in known:
+                outcome[draft.id] = self._classify(bank, draft, known[draft.id])
+        found: Mapping[str, str] | None = {}
+        if fresh and policy.near_duplicates != "off":
+            found = await self._index.find(bank, fresh, policy.threshold)
+        near = found or {}
+        if policy.near_duplicates == "skip":
+            for draft in fresh:
+                if draft.id in near:
+                    outcome[draft.id] = Answer(draft.id, "duplicate", duplicate_of=near[draft.id])
+            fresh = [draft for draft in fresh if draft.id not in near]
+        if fresh:
+            slots = self._allocator.take(bank, author, len(fresh))
+            sealed = [
+                SealedDraft(draft, slot, seal(self._keys.fresh_key(slot), bank, draft.id, draft.content))
+                for draft, slot in zip(fresh, slots, strict=True)
+            ]
+            won = await self._store.put(bank, author, sealed, existing is None)
+            lost = [draft for draft in fresh if draft.id not in won]
+            for draft in fresh:
+                if draft.id in won:
+                    warning = f"near-duplicate of {near[draft.id]}" if draft.id in near else ""
+                    outcome[draft.id] = Answer(draft.id, "stored", warning)
+            if lost:
+                winners = await self._store.lookup([draft.id for draft in lost])
+                for draft in lost:
+                    outcome[draft.id] = self._classify(bank, draft, winners[draft.id])
+        return outcome, found is None
+
+    def _classify(self, bank: str, draft: Draft, known: Known) -> Answer:
+        """An id of another bank and one with other text here get the same words, so that push reveals neither."""
+        if known.bank != bank:
+            return Answer(draft.id, "rejected", TAKEN)
+        if known.row is None:
+            return Answer(draft.id, "rejected", FORGOTTEN)
+        row = known.row
+        try:
+            content = unseal(self._keys.key(row.slot), bank, draft.id, row.sealed)
+        except KeyMissing as error:
+            raise Refusal("KEYSTORE_UNAVAILABLE", "a stored memory cannot be opened", retry_after=1) from error
+        stored = Draft(draft.id, sync_pb2.MemoryContent.FromString(content).text, content, row.fact_type, row.occurred_at)
+        return _compare(draft, stored)
+
+
+def _compare(draft: Draft, other: Draft) -> Answer:
+    if draft.text != other.text:
+        return Answer(draft.id, "rejected", TAKEN)
+    same = (draft.content, draft.fact_type, draft.occurred_at) == (other.content, other.fact_type, other.occurred_at)
+    return Answer(draft.id, "unchanged", "" if same else METADATA_DIFFERS)

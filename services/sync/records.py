@@ -1,0 +1,75 @@
+"""Rules of a pushed record: what makes it a draft that may be stored, and what makes it rejected."""
+
+import hashlib
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from google.protobuf.struct_pb2 import Value
+from teamlore.sync.v1 import sync_pb2
+
+from kit.barrier import NEVER_FORWARDED, Barrier
+from kit.validation import violations_of
+
+KEPT_SYSTEM_KEYS = frozenset({"_created_at", "_retain_id", "_chunk_index"})
+METADATA_BYTES = 4096
+LARGEST_NUMBER = float(2**53)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A record that may be stored: its text after the barrier, and the content message that will be sealed."""
+
+    id: str
+    text: str
+    content: bytes
+    fact_type: str
+    occurred_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A record that may not: why, in words that repeat nothing of it."""
+
+    id: str
+    reason: str
+
+
+def judge(record: sync_pb2.Record, barrier: Barrier) -> Draft | Rejected:
+    """Judges one record alone, in the order: rules of the proto, hash, times, metadata, barrier."""
+    wrong = violations_of(record)
+    if wrong:
+        return Rejected(record.id, f"{wrong[0].field}: {wrong[0].description}")
+    if record.content_hash and record.content_hash != "sha256:" + hashlib.sha256(record.text.encode()).hexdigest():
+        return Rejected(record.id, "content_hash: does not fit the text")
+    occurred = None
+    if record.HasField("occurred_at"):
+        try:
+            occurred = record.occurred_at.ToDatetime(tzinfo=UTC)
+        except (ValueError, OverflowError):
+            return Rejected(record.id, "occurred_at: must be a time between the years 1 and 9999")
+    content = sync_pb2.MemoryContent(tags=record.tags)
+    for key in sorted(record.metadata):
+        value = record.metadata[key]
+        problem = _scalar_problem(value)
+        if problem:
+            return Rejected(record.id, f"metadata: {problem}")
+        if (key in KEPT_SYSTEM_KEYS or not key.startswith("_")) and key.lower() not in NEVER_FORWARDED:
+            content.metadata[key].CopyFrom(value)
+    if content.ByteSize() - sum(len(tag) for tag in content.tags) > METADATA_BYTES:
+        return Rejected(record.id, f"metadata: must be at most {METADATA_BYTES} bytes")
+    passed = barrier.check(record.text)
+    if passed.found and barrier.action == "reject":
+        return Rejected(record.id, "text: holds what looks like a secret: " + ", ".join(passed.found))
+    content.text = passed.text
+    return Draft(record.id, passed.text, content.SerializeToString(deterministic=True), record.fact_type, occurred)
+
+
+def _scalar_problem(value: Value) -> str:
+    kind = value.WhichOneof("kind")
+    if kind == "number_value":
+        number = value.number_value
+        if math.isnan(number) or abs(number) > LARGEST_NUMBER:
+            return "a number must lie between -2^53 and 2^53"
+        return ""
+    return "" if kind in ("string_value", "bool_value") else "a value must be a string, a bool or a number"

@@ -1,0 +1,1 @@
+"""Teamlore on one machine: an embedded Postgres, the vector engine and every service, on loopback."""

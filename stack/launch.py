@@ -1,0 +1,116 @@
+"""Bring a whole stack up: ports and secrets, Postgres, migrations, vector engine, services."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from stack import topology
+from stack.credentials import service_tokens
+from stack.errors import StackError, disk_errors
+from stack.logtail import last_line, log_size, open_log, text_since
+from stack.ports import LOOPBACK, is_free, kept_ports
+from stack.postgres import Postgres
+from stack.supervisor import Supervisor
+from stack.topology import Facts, Settings
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A stack that runs."""
+
+    supervisor: Supervisor
+    """Wait on it; it stops with the block that launched the stack."""
+    facts: Facts
+    """Database URL, ports and service tokens."""
+    relocated: Path | None
+    """Where Postgres lies when its user cannot reach the data folder."""
+
+
+@asynccontextmanager
+async def launch(settings: Settings, say: Callable[[str], None] = print) -> AsyncIterator[Stack | None]:
+    """Run a stack for the length of the block; None when a signal asked for its end before it was up.
+
+    Raises StackError, one line, for whatever keeps it from coming up. Needs the main thread's event loop.
+    """
+    with _claimed(settings.data):
+        ports = kept_ports(settings.data / "stack.json", topology.PORTS)
+        tokens = service_tokens(settings.data / "secrets.json", topology.TOKEN_HOLDERS)
+        with disk_errors(settings.data):
+            (settings.data / "keys").mkdir(mode=0o700, exist_ok=True)
+            (settings.data / "vectors").mkdir(mode=0o700, exist_ok=True)
+        async with Supervisor(say) as supervisor:
+            supervisor.handle_signals()
+            yield await _bring_up(settings, supervisor, ports, tokens)
+
+
+async def migrate(settings: Settings, database_url: str) -> None:
+    """Bring the database up to date; StackError with the last thing the command said when it cannot."""
+    log = topology.log_path(settings, "migrate")
+    begin = log_size(log)
+    env = os.environ | topology.python_env(settings) | {"DATABASE_URL": database_url}
+    with open_log(log) as output:
+        process = await asyncio.create_subprocess_exec(
+            *topology.migrate_command(settings),
+            stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, env=env, cwd=settings.root,
+        )  # fmt: skip
+    try:
+        code = await process.wait()
+    except asyncio.CancelledError:
+        process.terminate()
+        await process.wait()
+        raise
+    if code != 0:
+        said = last_line(text_since(log, begin)) or f"exit {code}"
+        raise StackError(f"the database could not be migrated: {said} (log: {log})")
+
+
+async def _bring_up(
+    settings: Settings, supervisor: Supervisor, ports: dict[str, int], tokens: dict[str, str]
+) -> Stack | None:
+    database_url, relocated = settings.database_url, None
+    if database_url is None:
+        postgres = Postgres(
+            data=settings.data / "postgres",
+            port=ports[topology.POSTGRES],
+            log_path=topology.log_path(settings, topology.POSTGRES),
+        )
+        child = await asyncio.to_thread(postgres.as_child, topology.POSTGRES)
+        if not await supervisor.start(child):
+            return None
+        database_url, relocated = postgres.dsn, postgres.relocated
+    facts = Facts(database_url=database_url, ports=ports, tokens=tokens)
+    await migrate(settings, database_url)
+    engine, services = topology.engine(settings, facts), topology.services(settings, facts)
+    _refuse_taken_ports(settings, {child.name: ports[child.name] for child in (*engine, *services)})
+    if not (await supervisor.start(*engine) and await supervisor.start(*services)):
+        return None
+    return Stack(supervisor=supervisor, facts=facts, relocated=relocated)
+
+
+def _refuse_taken_ports(settings: Settings, ports: dict[str, int]) -> None:
+    for name, port in ports.items():
+        if not is_free(port):
+            raise StackError(
+                f"port {port} on {LOOPBACK}, kept for {name}, is taken: "
+                f"free it or delete it in {settings.data / 'stack.json'}"
+            )
+
+
+@contextmanager
+def _claimed(data: Path) -> Iterator[None]:
+    """Hold the data folder for one stack; StackError when another has it."""
+    with disk_errors(data):
+        data.mkdir(parents=True, exist_ok=True)
+        file = (data / "stack.lock").open("a")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StackError(f"a stack already runs on {data}: stop that one first") from None
+        yield

@@ -1,0 +1,156 @@
+"""A whole stack of real processes for the tests of this folder, on free ports and a folder of its own."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import pytest
+from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
+from teamlore.feed.v1 import feed_pb2_grpc
+from teamlore.sync.v1 import sync_pb2_grpc
+
+from stack import topology
+from stack.launch import launch
+from stack.topology import Facts, Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class RunningStack:
+    """What a test needs of a running stack."""
+
+    data: Path
+    facts: Facts
+    admin: str
+    channels: dict[str, grpc.aio.Channel] = field(default_factory=dict)
+
+    def address(self, name: str) -> str:
+        return topology.address(self.facts, name)
+
+    def channel(self, name: str) -> grpc.aio.Channel:
+        return grpc.aio.insecure_channel(self.address(name))
+
+    @staticmethod
+    def credential(token: str) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {token}"),)
+
+    async def token(self, principal: str, *grants: tuple[str, str], kind: str = "agent") -> str:
+        async with self.channel("auth") as channel:
+            answer = await auth_pb2_grpc.AccessServiceStub(channel).CreateToken(
+                auth_pb2.CreateTokenRequest(
+                    principal=principal,
+                    kind=kind,
+                    grants=[auth_pb2.Grant(pattern=p, permissions=w.split()) for p, w in grants],
+                ),
+                metadata=self.credential(self.admin),
+            )
+        return answer.token
+
+    def sync(self, channel: grpc.aio.Channel) -> sync_pb2_grpc.SyncServiceStub:
+        return sync_pb2_grpc.SyncServiceStub(channel)
+
+    def feed(self, channel: grpc.aio.Channel) -> feed_pb2_grpc.FeedServiceStub:
+        return feed_pb2_grpc.FeedServiceStub(channel)
+
+
+def _bootstrap(facts: Facts) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "services.auth.bootstrap"],
+        env=topology.python_env(Settings(Path("/"), root=ROOT)) | {"DATABASE_URL": facts.database_url},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
+    """One stack for all tests of a session; each test uses banks of its own."""
+    process = StackProcess(tmp_path_factory.mktemp("stack"))
+    process.start()
+    try:
+        yield process.running()
+    finally:
+        process.stop()
+
+
+class StackProcess:
+    """`python -m tests.integration.conftest DIR` in a process of its own, as a person would start it."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.process: subprocess.Popen[str] | None = None
+        self.lines: list[str] = []
+
+    def start(self, timeout: float = 120) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, str(self.data)],
+            cwd=ROOT,
+            env=topology.python_env(Settings(Path("/"), root=ROOT)) | {"PATH": "/usr/bin:/bin"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        ready = threading.Event()
+
+        def read() -> None:
+            assert self.process is not None and self.process.stdout is not None
+            for line in self.process.stdout:
+                self.lines.append(line.rstrip())
+                if line.startswith("READY"):
+                    ready.set()
+            ready.set()
+
+        threading.Thread(target=read, daemon=True).start()
+        if not ready.wait(timeout) or self.process.poll() is not None:
+            raise RuntimeError("the stack did not come up:\n" + "\n".join(self.lines))
+
+    def running(self) -> RunningStack:
+        facts = self.facts()
+        token = self.data / "admin.token"
+        if not token.exists():
+            token.write_text(_bootstrap(facts))
+        return RunningStack(self.data, facts, token.read_text())
+
+    def facts(self) -> Facts:
+        line = next(line for line in self.lines if line.startswith("READY"))
+        import json
+
+        raw = json.loads(line.removeprefix("READY "))
+        return Facts(raw["database_url"], raw["ports"], raw["tokens"])
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+
+
+async def _main(data: Path) -> None:
+    import json
+
+    async with launch(Settings(data, root=ROOT), say=lambda text: print(text, flush=True)) as stack:
+        if stack is None:
+            return
+        facts = stack.facts
+        print(
+            "READY " + json.dumps({"database_url": facts.database_url, "ports": dict(facts.ports), "tokens": dict(facts.tokens)}),
+            flush=True,
+        )
+        await stack.supervisor.wait()
+
+
+if __name__ == "__main__":
+    started = time.monotonic()
+    asyncio.run(_main(Path(sys.argv[1])))
