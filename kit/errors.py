@@ -139,7 +139,7 @@ def from_driver(error: BaseException) -> Refusal | None:
         if state[:2] in ("08", "53", "57", "40") or state in ("55P03", "25006"):
             return Refusal("DEPENDENCY_UNAVAILABLE", "the database cannot serve the call now", retry_after=0.5)
         return None
-    if isinstance(error, asyncpg.InterfaceError | OSError | TimeoutError):
+    if isinstance(error, asyncpg.InterfaceError | asyncpg.InternalClientError | OSError | TimeoutError):
         return Refusal("DEPENDENCY_UNAVAILABLE", "the database cannot be reached now", retry_after=0.5)
     if isinstance(error, grpc.aio.AioRpcError):
         return Refusal("DEPENDENCY_UNAVAILABLE", "a neighbouring service cannot serve the call now", retry_after=0.5)

@@ -1,0 +1,72 @@
+"""The table covers the enum, and a wrong environment names each variable."""
+
+from dataclasses import dataclass
+
+import asyncpg
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+from kit import errors
+from kit.config import ConfigError, load, setting
+
+
+def test_the_table_has_every_reason_and_no_other() -> None:
+    assert sorted(errors.TABLE) == sorted(errors.reasons())
+
+
+def test_a_refusal_carries_one_info_the_fields_and_the_http_number() -> None:
+    refusal = errors.Refusal("BANK_HELD", "held")
+    sent = dict(errors.trailers(refusal))
+    assert sent["x-http-status"] == "423"
+    refusal = errors.field_invalid("records", "too many")
+    sent = dict(errors.trailers(refusal))
+    assert "x-http-status" not in sent
+    status = status_pb2.Status.FromString(sent["grpc-status-details-bin"])  # type: ignore[arg-type]
+    info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+    assert status.details[0].Unpack(info) and status.details[1].Unpack(bad) and len(status.details) == 2
+    assert (info.reason, info.domain) == ("FIELD_INVALID", "teamlore.dev")
+    assert [v.field for v in bad.field_violations] == ["records"]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (asyncpg.CannotConnectNowError("x"), "DEPENDENCY_UNAVAILABLE"),
+        (asyncpg.InterfaceError("connection is closed"), "DEPENDENCY_UNAVAILABLE"),
+        (asyncpg.DiskFullError("x"), "DEPENDENCY_UNAVAILABLE"),
+        (ConnectionRefusedError(), "DEPENDENCY_UNAVAILABLE"),
+        (asyncpg.InternalClientError("died"), "DEPENDENCY_UNAVAILABLE"),
+        (asyncpg.UniqueViolationError("x"), None),
+        (KeyError("x"), None),
+    ],
+)
+def test_what_a_driver_raises(error: Exception, reason: str | None) -> None:
+    found = errors.from_driver(error)
+    assert (found.reason if found else None) == reason
+
+
+def test_each_code_has_a_number_of_its_own_or_a_trailer() -> None:
+    for reason, rule in errors.TABLE.items():
+        sent = dict(errors.trailers(errors.Refusal(reason, "x")))
+        assert isinstance(rule.code, grpc.StatusCode) and ("x-http-status" in sent or rule.http in range(400, 600))
+
+
+@dataclass(frozen=True)
+class Config:
+    url: str = setting("DATABASE_URL")
+    port: int = setting("TEAMLORE_PORT", 5)
+    mode: str = setting("BANK_CREATION", "writers", choices=("writers", "admin"))
+    loud: bool = setting("TEAMLORE_LOUD", False)
+
+
+def test_settings_are_read_and_typed() -> None:
+    assert load(Config, {"DATABASE_URL": "x", "TEAMLORE_PORT": "7", "TEAMLORE_LOUD": "true"}) == Config("x", 7, "writers", True)
+
+
+def test_all_problems_are_named_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(Config, {"TEAMLORE_PORT": "seven", "BANK_CREATION": "anyone", "TEAMLORE_PRT": "1"})
+    text = str(caught.value)
+    for part in ("DATABASE_URL is not set", "TEAMLORE_PORT must be a whole number", "BANK_CREATION must be one of", "TEAMLORE_PRT"):
+        assert part in text

@@ -1,0 +1,44 @@
+"""Walks all descriptors: every method of ours has an access rule, an audit name, and fields that exist."""
+
+import importlib
+from collections.abc import Iterator
+
+import pytest
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from teamlore.common.v1 import access_pb2
+
+from kit.serving import access_of
+
+PACKAGES = ("auth", "sync", "feed", "compliance", "index")
+
+
+def services() -> Iterator[ServiceDescriptor]:
+    for name in PACKAGES:
+        module = importlib.import_module(f"teamlore.{name}.v1.{name}_pb2")
+        yield from module.DESCRIPTOR.services_by_name.values()
+
+
+def methods() -> list[MethodDescriptor]:
+    return [method for service in services() for method in service.methods]
+
+
+@pytest.mark.parametrize("method", methods(), ids=lambda m: m.full_name)
+def test_every_method_says_who_may_call_it(method: MethodDescriptor) -> None:
+    access = access_of(method)
+    rule = access.WhichOneof("rule")
+    assert rule is not None
+    assert access.audit
+    if rule in ("bank", "banks", "resource", "deployment"):
+        assert access.permission != access_pb2.PERMISSION_UNSPECIFIED
+    if rule in ("bank", "banks", "resource", "pattern"):
+        descriptor = method.input_type
+        for part in getattr(access, rule).split("."):
+            field = descriptor.fields_by_name[part]
+            descriptor = field.message_type
+    else:
+        assert getattr(access, rule) is True
+
+
+def test_audit_names_are_told_apart() -> None:
+    names = [access_of(method).audit for method in methods()]
+    assert len(set(names)) == len(names)
