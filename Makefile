@@ -20,6 +20,12 @@ $(VENV)/dev: $(VENV)/runtime requirements/dev.txt
 	@$(BIN)/pip install -q --disable-pip-version-check --progress-bar off --require-hashes -r requirements/dev.txt
 	@touch $@
 
+run: $(VENV)/runtime ## start everything on this machine, tell the story, stay up until Ctrl-C
+	@exec $(BIN)/python -m stack run
+
+demo: $(VENV)/runtime ## tell the whole story on a private stack that then goes
+	@exec $(BIN)/python -m stack demo
+
 protos: $(VENV)/dev ## regenerate the stubs from the protos
 	@protos/generate.sh $(CURDIR)/$(BIN)/python $(CURDIR)/gen/python $(CURDIR)/protos/image.binpb
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent
 def postgres() -> Iterator[Postgres]:
     """A real server on a free loopback port, with a migrated template."""
     folder = Path(tempfile.mkdtemp(prefix="teamlore-test-"))
-    os.chmod(folder, 0o755)  # noqa: S103  # the server runs as another user when we are root
+    os.chmod(folder, 0o755)  # the server runs as another user when we are root
     server = Postgres(folder / "postgres", options={"max_connections": "300"})
     server.start()
     try:

@@ -45,10 +45,7 @@ class Caller:
 
     def covers(self, pattern: str) -> bool:
         """Whether the caller holds admin on everything that `pattern` covers: on `*`, or by the same or a wider glob."""
-        return any(
-            "admin" in grant.permissions and _wider(grant.pattern, pattern)
-            for grant in self.grants
-        )
+        return any("admin" in grant.permissions and _wider(grant.pattern, pattern) for grant in self.grants)
 
 
 def _wider(pattern: str, other: str) -> bool:

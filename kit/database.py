@@ -139,4 +139,3 @@ class Database:
     def sql(self, query: str) -> str:
         """The text of a named query."""
         return self._queries[query]
-

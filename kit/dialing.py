@@ -10,7 +10,11 @@ from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
 
 from kit.errors import DOMAIN, TABLE, Refusal
 
-_OPTIONS = (("grpc.keepalive_time_ms", 60_000), ("grpc.keepalive_timeout_ms", 10_000), ("grpc.max_reconnect_backoff_ms", 1000))
+_OPTIONS = (
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
 
 
 def dial(target: str) -> grpc.aio.Channel:
@@ -30,9 +34,16 @@ def refusal_of(error: grpc.aio.AioRpcError) -> Refusal:
             status = status_pb2.Status.FromString(value if isinstance(value, bytes) else value.encode())
             for detail in status.details:
                 info = error_details_pb2.ErrorInfo()
-                if detail.Is(info.DESCRIPTOR) and detail.Unpack(info) and info.domain == DOMAIN and info.reason in TABLE:
+                if (
+                    detail.Is(info.DESCRIPTOR)
+                    and detail.Unpack(info)
+                    and info.domain == DOMAIN
+                    and info.reason in TABLE
+                ):
                     return Refusal(info.reason, status.message)
-    return Refusal("DEPENDENCY_UNAVAILABLE", "a neighbouring service cannot serve the call now", retry_after=0.5)
+    return Refusal(
+        "DEPENDENCY_UNAVAILABLE", "a neighbouring service cannot serve the call now", retry_after=0.5
+    )
 
 
 class AuthClient:
@@ -49,7 +60,10 @@ class AuthClient:
     async def keys(self) -> Mapping[str, Ed25519PublicKey]:
         """The public keys by id."""
         answer = await self._stub.GetJwks(auth_pb2.GetJwksRequest(), timeout=5)
-        return {key.kid: Ed25519PublicKey.from_public_bytes(base64.urlsafe_b64decode(key.x + "==")) for key in answer.keys}
+        return {
+            key.kid: Ed25519PublicKey.from_public_bytes(base64.urlsafe_b64decode(key.x + "=="))
+            for key in answer.keys
+        }
 
     async def exchange(self, token: str) -> tuple[str, float]:
         """A JWT for an opaque token, and the Unix time when it ends. Raises Refusal."""

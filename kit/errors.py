@@ -93,7 +93,9 @@ class Refusal(Exception):
 
 def field_invalid(field: str, description: str) -> Refusal:
     """The refusal for one bad field."""
-    return Refusal("FIELD_INVALID", f"{field or 'request'}: {description}", violations=[Violation(field, description)])
+    return Refusal(
+        "FIELD_INVALID", f"{field or 'request'}: {description}", violations=[Violation(field, description)]
+    )
 
 
 def trailers(refusal: Refusal) -> tuple[tuple[str, str | bytes], ...]:
@@ -134,19 +136,31 @@ def from_driver(error: BaseException) -> Refusal | None:
         state = error.sqlstate or ""
         if state == "TL001":
             return Refusal("BANK_HELD", "the bank is under a legal hold; nothing was forgotten or erased")
-        if state == "23514" and getattr(error, "constraint_name", None) in ("scope_of_layer", "banks_layer_check"):
-            return Refusal("INVALID_SCOPE", "the bank id names no layer: use project:, space:, client:, private:, system:")
+        if state == "23514" and getattr(error, "constraint_name", None) in (
+            "scope_of_layer",
+            "banks_layer_check",
+        ):
+            return Refusal(
+                "INVALID_SCOPE",
+                "the bank id names no layer: use project:, space:, client:, private:, system:",
+            )
         if state[:2] in ("08", "53", "57", "40") or state in ("55P03", "25006"):
-            return Refusal("DEPENDENCY_UNAVAILABLE", "the database cannot serve the call now", retry_after=0.5)
+            return Refusal(
+                "DEPENDENCY_UNAVAILABLE", "the database cannot serve the call now", retry_after=0.5
+            )
         return None
     if isinstance(error, asyncpg.InterfaceError | asyncpg.InternalClientError | OSError | TimeoutError):
         return Refusal("DEPENDENCY_UNAVAILABLE", "the database cannot be reached now", retry_after=0.5)
     if isinstance(error, grpc.aio.AioRpcError):
-        return Refusal("DEPENDENCY_UNAVAILABLE", "a neighbouring service cannot serve the call now", retry_after=0.5)
+        return Refusal(
+            "DEPENDENCY_UNAVAILABLE", "a neighbouring service cannot serve the call now", retry_after=0.5
+        )
     return None
 
 
 def reasons() -> list[str]:
     """Every reason of the proto enum without its prefix."""
     prefix = "ERROR_REASON_"
-    return [name.removeprefix(prefix) for name in errors_pb2.ErrorReason.keys() if name != prefix + "UNSPECIFIED"]
+    return [
+        name.removeprefix(prefix) for name in errors_pb2.ErrorReason.keys() if name != prefix + "UNSPECIFIED"
+    ]

@@ -43,7 +43,14 @@ def set_caller(value: Caller | None) -> None:
 def mint(key: Ed25519PrivateKey, kid: str, principal: str, kind: str, token_id: str) -> tuple[str, float]:
     """A 5-minute JWT that carries identity, not grants; gives it and when it ends (Unix seconds)."""
     now = time.time()
-    claims = {"sub": principal, "kind": kind, "tid": token_id, "aud": AUDIENCE, "iat": int(now), "exp": int(now) + JWT_SECONDS}
+    claims = {
+        "sub": principal,
+        "kind": kind,
+        "tid": token_id,
+        "aud": AUDIENCE,
+        "iat": int(now),
+        "exp": int(now) + JWT_SECONDS,
+    }
     return jwt.encode(claims, key, algorithm="EdDSA", headers={"kid": kid}), float(claims["exp"])  # type: ignore[arg-type]
 
 
@@ -75,7 +82,9 @@ class KeyCache:
                         self._next_refresh = time.monotonic() + _REFRESH_SECONDS
                     except Exception as error:
                         if not self._keys:
-                            raise Refusal("DEPENDENCY_UNAVAILABLE", "the keys of auth cannot be had", retry_after=1) from error
+                            raise Refusal(
+                                "DEPENDENCY_UNAVAILABLE", "the keys of auth cannot be had", retry_after=1
+                            ) from error
         if kid not in self._keys:
             raise Refusal("CREDENTIAL_INVALID", "the token was signed by no key of this deployment")
         return self._keys[kid]
@@ -155,7 +164,10 @@ class AccessState:
 
 
 def _token_access(row: Any) -> TokenAccess:
-    grants = tuple(Grant(p, frozenset(words.split(","))) for p, words in zip(row["patterns"], row["permissions"], strict=True))
+    grants = tuple(
+        Grant(p, frozenset(words.split(",")))
+        for p, words in zip(row["patterns"], row["permissions"], strict=True)
+    )
     expires = row["expires_at"].timestamp() if row["expires_at"] else None
     return TokenAccess(grants, expires, row["revoked_at"] is not None)
 
@@ -211,13 +223,22 @@ class Authenticator:
             kid = str(jwt.get_unverified_header(token).get("kid", ""))
             key = await self._keys.get(kid)
             claims = jwt.decode(
-                token, key, algorithms=["EdDSA"], audience=AUDIENCE, leeway=5, options={"require": ["sub", "exp", "aud"]}
+                token,
+                key,
+                algorithms=["EdDSA"],
+                audience=AUDIENCE,
+                leeway=5,
+                options={"require": ["sub", "exp", "aud"]},
             )
         except jwt.ExpiredSignatureError as error:
             raise Refusal("CREDENTIAL_EXPIRED", "the JWT has ended; exchange the token again") from error
         except (jwt.PyJWTError, ValueError, UnicodeError) as error:
             raise Refusal("CREDENTIAL_INVALID", "the credential is not one of this deployment") from error
-        principal, kind, token_id = str(claims["sub"]), str(claims.get("kind", "")), str(claims.get("tid", ""))
+        principal, kind, token_id = (
+            str(claims["sub"]),
+            str(claims.get("kind", "")),
+            str(claims.get("tid", "")),
+        )
         if kind == "internal":
             if not self.access.fresh:
                 raise Refusal("ACCESS_STATE_STALE", "who may do what cannot be read now", retry_after=0.5)

@@ -26,10 +26,18 @@ class RateLimit:
         bucket = self._buckets.get(key)
         if bucket is None:
             if len(self._buckets) >= 10_000:
-                self._buckets = {k: b for k, b in self._buckets.items() if b.tokens + (now - b.at) * self._rate < self._size}
+                self._buckets = {
+                    k: b
+                    for k, b in self._buckets.items()
+                    if b.tokens + (now - b.at) * self._rate < self._size
+                }
             bucket = self._buckets[key] = _Bucket(self._size, now)
         bucket.tokens = min(self._size, bucket.tokens + (now - bucket.at) * self._rate)
         bucket.at = now
         if bucket.tokens < 1:
-            raise Refusal("RATE_LIMITED", "too many calls; wait and call again", retry_after=(1 - bucket.tokens) / self._rate)
+            raise Refusal(
+                "RATE_LIMITED",
+                "too many calls; wait and call again",
+                retry_after=(1 - bucket.tokens) / self._rate,
+            )
         bucket.tokens -= 1

@@ -47,13 +47,19 @@ def find_migrations(root: Path) -> list[Migration]:
         for path in sorted((root / service / "migrations").glob("*.sql")):
             match = _NAME.match(path.name)
             if match is None:
-                raise MigrationError(f"{path.name}: a migration is named NNNN_pre_what.sql or NNNN_post_what.sql")
+                raise MigrationError(
+                    f"{path.name}: a migration is named NNNN_pre_what.sql or NNNN_post_what.sql"
+                )
             sql = path.read_text(encoding="utf-8")
-            found.append(Migration(service, path.name, match[2], sql, hashlib.sha256(sql.encode()).hexdigest()))
+            found.append(
+                Migration(service, path.name, match[2], sql, hashlib.sha256(sql.encode()).hexdigest())
+            )
     return found
 
 
-async def migrate(dsn: str, migrations: list[Migration], phases: tuple[str, ...] = ("pre", "post")) -> list[str]:
+async def migrate(
+    dsn: str, migrations: list[Migration], phases: tuple[str, ...] = ("pre", "post")
+) -> list[str]:
     """Applies what is missing; gives the names applied. Raises MigrationError for a changed or failing file."""
     connection = await asyncpg.connect(dsn)
     try:
@@ -70,7 +76,9 @@ async def migrate(dsn: str, migrations: list[Migration], phases: tuple[str, ...]
             label = f"{migration.service}/{migration.name}"
             known = applied.get((migration.service, migration.name))
             if known is not None and known != migration.sha256:
-                raise MigrationError(f"{label} was applied in another form; add a new migration instead of editing it")
+                raise MigrationError(
+                    f"{label} was applied in another form; add a new migration instead of editing it"
+                )
             if known is None and migration.phase in phases:
                 await _apply(connection, migration, label)
                 done.append(label)
@@ -104,7 +112,9 @@ async def _ensure_roles(connection: "asyncpg.Connection[asyncpg.Record]") -> Non
 
 def main() -> None:
     """The command. Exit code 0 when all is applied, 1 with one line on standard error otherwise."""
-    parser = argparse.ArgumentParser(prog="python -m kit.migrate", description="Bring the database up to date.")
+    parser = argparse.ArgumentParser(
+        prog="python -m kit.migrate", description="Bring the database up to date."
+    )
     parser.add_argument("--phase", choices=("pre", "post", "all"), default="all")
     phase = parser.parse_args().phase
     dsn = os.environ.get("DATABASE_URL", "")
@@ -112,7 +122,9 @@ def main() -> None:
         sys.exit("DATABASE_URL is not set: give the address of the database to migrate")
     root = Path(__file__).resolve().parent.parent / "services"
     try:
-        done = asyncio.run(migrate(dsn, find_migrations(root), ("pre", "post") if phase == "all" else (phase,)))
+        done = asyncio.run(
+            migrate(dsn, find_migrations(root), ("pre", "post") if phase == "all" else (phase,))
+        )
     except MigrationError as error:
         sys.exit(f"migration failed: {error}")
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:

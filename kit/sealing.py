@@ -64,7 +64,9 @@ class KeyStore:
         page = int.from_bytes(os.urandom(8), "big") >> 2
         keys = os.urandom(KEY_BYTES * slots)
         try:
-            self._db.execute("insert into pages values (?, ?, ?, ?, ?)", (page, bank, author, keys, time.time()))
+            self._db.execute(
+                "insert into pages values (?, ?, ?, ?, ?)", (page, bank, author, keys, time.time())
+            )
         except apsw.Error as error:
             raise Refusal("KEYSTORE_UNAVAILABLE", "the key store cannot be written", retry_after=1) from error
         return page
@@ -77,7 +79,9 @@ class KeyStore:
             try:
                 row = self._db.execute("select keys from pages where page = ?", (slot.page,)).fetchone()
             except apsw.Error as error:
-                raise Refusal("KEYSTORE_UNAVAILABLE", "the key store cannot be read", retry_after=1) from error
+                raise Refusal(
+                    "KEYSTORE_UNAVAILABLE", "the key store cannot be read", retry_after=1
+                ) from error
             if len(self._cache) > 4096:
                 self._cache = {page: entry for page, entry in self._cache.items() if entry[0] >= now}
             held = (now + CACHE_SECONDS, row[0] if row else b"")
@@ -120,7 +124,9 @@ class KeyStore:
                 if busy and busy[0] == 0:
                     return done
                 if time.monotonic() > deadline:
-                    raise Refusal("KEYSTORE_UNAVAILABLE", "another process holds the key store's log", retry_after=1)
+                    raise Refusal(
+                        "KEYSTORE_UNAVAILABLE", "another process holds the key store's log", retry_after=1
+                    )
                 time.sleep(0.01)
         except apsw.Error as error:
             raise Refusal("KEYSTORE_UNAVAILABLE", "the key store cannot be written", retry_after=1) from error
@@ -137,7 +143,9 @@ class KeyStore:
     def secret(self, name: str) -> bytes:
         """A 32-byte secret of the deployment, made when first asked for."""
         try:
-            self._db.execute("insert into secrets values (?, ?) on conflict do nothing", (name, os.urandom(32)))
+            self._db.execute(
+                "insert into secrets values (?, ?) on conflict do nothing", (name, os.urandom(32))
+            )
             row = self._db.execute("select value from secrets where name = ?", (name,)).fetchone()
         except apsw.Error as error:
             raise Refusal("KEYSTORE_UNAVAILABLE", "the key store cannot be used", retry_after=1) from error

@@ -127,7 +127,11 @@ class Interceptor(grpc.aio.ServerInterceptor):
             raise field_invalid("", "the bytes are not a message of this method") from error
         caller: Caller | None = None
         if not access.public:
-            metadata = {str(key): value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+            metadata = {
+                str(key): value
+                for key, value in context.invocation_metadata() or ()
+                if isinstance(value, str)
+            }
             caller = await self._built.authenticator.authenticate(metadata)
             await self._authorise(access, request, caller)
         identity.set_caller(caller)
@@ -152,7 +156,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
         elif rule == "resource":
             refused = [v for v in validation.violations_of(request) if v.field == access.resource]
             if refused:
-                raise Refusal("FIELD_INVALID", f"{access.resource}: {refused[0].description}", violations=refused)
+                raise Refusal(
+                    "FIELD_INVALID", f"{access.resource}: {refused[0].description}", violations=refused
+                )
             found = await self._built.resources[access.resource](str(getattr(request, access.resource)))
             if found is not None and (caller.internal or caller.may(word, found)):
                 return
@@ -163,19 +169,27 @@ class Interceptor(grpc.aio.ServerInterceptor):
             word = "admin"
         elif rule == "deployment" and caller.covers("*"):
             return
-        raise Refusal("PERMISSION_DENIED", f"you lack the permission {word or rule}", metadata={"permission": word or str(rule)})
+        raise Refusal(
+            "PERMISSION_DENIED",
+            f"you lack the permission {word or rule}",
+            metadata={"permission": word or str(rule)},
+        )
 
     async def _refuse(self, method: MethodDescriptor, error: Exception, context: Any) -> None:
         if isinstance(error, grpc.aio.AbortError):
             raise error
         if isinstance(error, TimeoutError) and (context.time_remaining() or 1) < 0.05:
-            refusal: Refusal | None = Refusal("DEADLINE_EXCEEDED", "the call's time ran out before it was done")
+            refusal: Refusal | None = Refusal(
+                "DEADLINE_EXCEEDED", "the call's time ran out before it was done"
+            )
         else:
             refusal = from_driver(error)
         if refusal is None:
             log_id = uuid.uuid4().hex[:12]
             log.error("defect %s in %s", log_id, method.full_name, exc_info=error)
-            refusal = Refusal("INTERNAL", f"a defect of the server, logged as {log_id}", metadata={"log_id": log_id})
+            refusal = Refusal(
+                "INTERNAL", f"a defect of the server, logged as {log_id}", metadata={"log_id": log_id}
+            )
         telemetry.calls.add(1, {"method": method.full_name, "answer": refusal.reason})
         await context.abort(refusal.rule.code, refusal.message, trailing_metadata=trailers(refusal))
 
@@ -213,7 +227,9 @@ def run(service: str, listen: str, config: Any, build: Build) -> None:
         refusal = from_driver(error)
         if refusal is None and type(error).__module__.split(".")[0] != "asyncpg":
             raise
-        sys.exit(f"{service} cannot start: the database that DATABASE_URL names refuses: {str(error).splitlines()[0]}")
+        sys.exit(
+            f"{service} cannot start: the database that DATABASE_URL names refuses: {str(error).splitlines()[0]}"
+        )
 
 
 async def _serve(service: str, listen: str, config: Any, build: Build) -> None:
@@ -236,7 +252,9 @@ async def _serve(service: str, listen: str, config: Any, build: Build) -> None:
             add(server)
         checks = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-        reflection.enable_server_reflection((*built.names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        reflection.enable_server_reflection(
+            (*built.names, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+        )
         try:
             port = server.add_insecure_port(listen)
         except RuntimeError as error:
@@ -257,7 +275,9 @@ async def _watch_health(checks: Any, built: Built) -> None:
     """Says NOT_SERVING while the access state is stale."""
     while True:
         fresh = built.authenticator.access.fresh
-        status = health_pb2.HealthCheckResponse.SERVING if fresh else health_pb2.HealthCheckResponse.NOT_SERVING
+        status = (
+            health_pb2.HealthCheckResponse.SERVING if fresh else health_pb2.HealthCheckResponse.NOT_SERVING
+        )
         for name in ("", *built.names):
             await checks.set(name, status)
         await asyncio.sleep(0.25)

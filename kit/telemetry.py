@@ -12,7 +12,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 tracer = trace.get_tracer("teamlore")
-calls = metrics.get_meter("teamlore").create_counter("teamlore.calls", description="Calls by method and answer.")
+calls = metrics.get_meter("teamlore").create_counter(
+    "teamlore.calls", description="Calls by method and answer."
+)
 
 
 class _JsonLines(logging.Formatter):

@@ -12,7 +12,9 @@ from kit.errors import Refusal, Violation
 
 def violations_of(message: Message) -> list[Violation]:
     """What is wrong with a message, by field path; empty when nothing is. Never repeats the value."""
-    found = [Violation(_path(v.proto.field), v.proto.message) for v in protovalidate.collect_violations(message)]
+    found = [
+        Violation(_path(v.proto.field), v.proto.message) for v in protovalidate.collect_violations(message)
+    ]
     return found or [Violation(path, "must not hold a NUL character") for path in _nul_fields(message, "")]
 
 

@@ -51,7 +51,7 @@ def kept_ports(path: Path, names: Iterable[str]) -> dict[str, int]:
     for name in missing:
         ports[name] = _unused(set(ports.values()))
     if missing:
-        save(path, {**state, "ports": ports})
+        save(path, {**state, "ports": ports}, mode=0o600)
     return {name: ports[name] for name in wanted}
 
 

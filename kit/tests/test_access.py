@@ -30,7 +30,11 @@ def test_no_pattern_reaches_a_private_bank(patterns: list[str], name: str) -> No
 
 @given(WORD, WORD, WORD)
 def test_who_covers_a_pattern_may_administer_all_that_it_reaches(pattern: str, other: str, bank: str) -> None:
-    if caller(pattern).covers(other) and fnmatch.fnmatchcase(bank, other) and not bank.startswith(("private:", "system:")):
+    if (
+        caller(pattern).covers(other)
+        and fnmatch.fnmatchcase(bank, other)
+        and not bank.startswith(("private:", "system:"))
+    ):
         assert caller(pattern).may("admin", bank)
 
 

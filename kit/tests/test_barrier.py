@@ -12,8 +12,15 @@ KEY = "AKIA" + "IOSFODNN7EXAMPL2"
 def test_a_key_is_rewritten_and_prose_passes() -> None:
     barrier = Barrier("redact")
     passed = barrier.check(f"The deploy key is {KEY} for now.\nWe use SQS.")
-    assert KEY not in passed.text and "[redacted: AWS Access Key]" in passed.text and "We use SQS." in passed.text
-    for text in ("We use SQS for the order queue.", "commit e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"):
+    assert (
+        KEY not in passed.text
+        and "[redacted: AWS Access Key]" in passed.text
+        and "We use SQS." in passed.text
+    )
+    for text in (
+        "We use SQS for the order queue.",
+        "commit e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    ):
         assert barrier.check(text).text == text
     assert Barrier("off").check(KEY).text == KEY
 

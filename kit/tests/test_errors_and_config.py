@@ -22,7 +22,7 @@ def test_a_refusal_carries_one_info_the_fields_and_the_http_number() -> None:
     refusal = errors.field_invalid("records", "too many")
     sent = dict(errors.trailers(refusal))
     assert "x-http-status" not in sent
-    status = status_pb2.Status.FromString(sent["grpc-status-details-bin"])  # type: ignore[arg-type]
+    status = status_pb2.Status.FromString(sent["grpc-status-details-bin"])
     info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     assert status.details[0].Unpack(info) and status.details[1].Unpack(bad) and len(status.details) == 2
     assert (info.reason, info.domain) == ("FIELD_INVALID", "teamlore.dev")
@@ -49,7 +49,9 @@ def test_what_a_driver_raises(error: Exception, reason: str | None) -> None:
 def test_each_code_has_a_number_of_its_own_or_a_trailer() -> None:
     for reason, rule in errors.TABLE.items():
         sent = dict(errors.trailers(errors.Refusal(reason, "x")))
-        assert isinstance(rule.code, grpc.StatusCode) and ("x-http-status" in sent or rule.http in range(400, 600))
+        assert isinstance(rule.code, grpc.StatusCode) and (
+            "x-http-status" in sent or rule.http in range(400, 600)
+        )
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,19 @@ class Config:
 
 
 def test_settings_are_read_and_typed() -> None:
-    assert load(Config, {"DATABASE_URL": "x", "TEAMLORE_PORT": "7", "TEAMLORE_LOUD": "true"}) == Config("x", 7, "writers", True)
+    assert load(Config, {"DATABASE_URL": "x", "TEAMLORE_PORT": "7", "TEAMLORE_LOUD": "true"}) == Config(
+        "x", 7, "writers", True
+    )
 
 
 def test_all_problems_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         load(Config, {"TEAMLORE_PORT": "seven", "BANK_CREATION": "anyone", "TEAMLORE_PRT": "1"})
     text = str(caught.value)
-    for part in ("DATABASE_URL is not set", "TEAMLORE_PORT must be a whole number", "BANK_CREATION must be one of", "TEAMLORE_PRT"):
+    for part in (
+        "DATABASE_URL is not set",
+        "TEAMLORE_PORT must be a whole number",
+        "BANK_CREATION must be one of",
+        "TEAMLORE_PRT",
+    ):
         assert part in text

@@ -38,7 +38,11 @@ def test_what_is_sealed_opens_only_in_its_place() -> None:
     sealed = seal(key, "project:a", "aaaaaaaa", b"plain words")
     assert unseal(key, "project:a", "aaaaaaaa", sealed) == b"plain words"
     assert b"plain" not in sealed
-    for bank, memory_id, other_key in (("project:b", "aaaaaaaa", key), ("project:a", "bbbbbbbb", key), ("project:a", "aaaaaaaa", b"l" * 32)):
+    for bank, memory_id, other_key in (
+        ("project:b", "aaaaaaaa", key),
+        ("project:a", "bbbbbbbb", key),
+        ("project:a", "aaaaaaaa", b"l" * 32),
+    ):
         with pytest.raises(KeyMissing):
             unseal(other_key, bank, memory_id, sealed)
 
@@ -51,7 +55,7 @@ def test_pages_double_and_no_slot_is_given_twice(tmp_path: Path) -> None:
     sizes: dict[int, int] = {}
     for slot in slots:
         sizes[slot.page] = sizes.get(slot.page, 0) + 1
-    assert list(sizes.values())[0] == 8 and max(sizes.values()) == 128
+    assert next(iter(sizes.values())) == 8 and max(sizes.values()) == 128
     assert {slot.page for slot in allocator.take("b", "other", 1)}.isdisjoint(sizes)
     assert len({store.key(slot) for slot in slots}) == 425
 

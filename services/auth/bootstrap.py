@@ -36,9 +36,13 @@ async def bootstrap(dsn: str, principal: str) -> str | None:
 
 def main() -> None:
     """The command. Exit code 0 with the token on standard output or in FILE; 3 when an admin exists; 1 otherwise."""
-    parser = argparse.ArgumentParser(prog="python -m services.auth.bootstrap", description="Make the first admin token.")
+    parser = argparse.ArgumentParser(
+        prog="python -m services.auth.bootstrap", description="Make the first admin token."
+    )
     parser.add_argument("--principal", default="user:admin")
-    parser.add_argument("--out", default="", help="file to write the token to (mode 0600) instead of standard output")
+    parser.add_argument(
+        "--out", default="", help="file to write the token to (mode 0600) instead of standard output"
+    )
     arguments = parser.parse_args()
     config = load_or_exit(Config)
     try:

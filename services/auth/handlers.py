@@ -27,7 +27,9 @@ class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
         digest = tokens.hash_secret(secret)
         service = self._services.get(digest)
         if service is not None:
-            return identity.mint(self._ring.private, self._ring.kid, f"service:{service}", "internal", f"service:{service}")
+            return identity.mint(
+                self._ring.private, self._ring.kid, f"service:{service}", "internal", f"service:{service}"
+            )
         token = await self._store.token_by_hash(digest)
         if token is None:
             raise Refusal("CREDENTIAL_INVALID", "the token is not one of this deployment")
@@ -37,7 +39,9 @@ class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
             raise Refusal("CREDENTIAL_EXPIRED", "the token has ended; ask an admin for a new one")
         return identity.mint(self._ring.private, self._ring.kid, token.principal, token.kind, token.token_id)
 
-    async def ExchangeToken(self, request: auth_pb2.ExchangeTokenRequest, context: Any) -> auth_pb2.ExchangeTokenResponse:
+    async def ExchangeToken(
+        self, request: auth_pb2.ExchangeTokenRequest, context: Any
+    ) -> auth_pb2.ExchangeTokenResponse:
         """Exchanges an opaque token."""
         access_token, expires = await self.exchange(request.token)
         principal, _, _ = identity.read_unverified(access_token)
@@ -79,7 +83,9 @@ class AccessHandlers(auth_pb2_grpc.AccessServiceServicer):
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def CreateToken(self, request: auth_pb2.CreateTokenRequest, context: Any) -> auth_pb2.CreateTokenResponse:
+    async def CreateToken(
+        self, request: auth_pb2.CreateTokenRequest, context: Any
+    ) -> auth_pb2.CreateTokenResponse:
         """Creates a token."""
         patterns = [grant.pattern for grant in request.grants]
         if len(set(patterns)) != len(patterns):
@@ -95,6 +101,8 @@ class AccessHandlers(auth_pb2_grpc.AccessServiceServicer):
         await self._store.add_token(token, identity.caller().principal)
         return auth_pb2.CreateTokenResponse(token_id=token.token_id, token=token.secret)
 
-    async def RevokeToken(self, request: auth_pb2.RevokeTokenRequest, context: Any) -> auth_pb2.RevokeTokenResponse:
+    async def RevokeToken(
+        self, request: auth_pb2.RevokeTokenRequest, context: Any
+    ) -> auth_pb2.RevokeTokenResponse:
         """Revokes a token."""
         return auth_pb2.RevokeTokenResponse(revoked=await self._store.revoke(request.token_id))

@@ -32,12 +32,18 @@ def make_key(secret: bytes, kid: str) -> SealedKey:
     """A fresh key, its private half sealed under `secret` (32 bytes)."""
     private = Ed25519PrivateKey.generate()
     return SealedKey(
-        kid, private.public_key().public_bytes_raw(), sealing.seal(secret, SEAL_NAME, kid, private.private_bytes_raw())
+        kid,
+        private.public_key().public_bytes_raw(),
+        sealing.seal(secret, SEAL_NAME, kid, private.private_bytes_raw()),
     )
 
 
 def open_ring(secret: bytes, stored: list[SealedKey]) -> KeyRing:
     """Opens the newest key. Raises KeyMissing where `secret` is not the one it was sealed with."""
     newest = stored[-1]
-    private = Ed25519PrivateKey.from_private_bytes(sealing.unseal(secret, SEAL_NAME, newest.kid, newest.sealed_private))
-    return KeyRing(newest.kid, private, {key.kid: Ed25519PublicKey.from_public_bytes(key.public) for key in stored})
+    private = Ed25519PrivateKey.from_private_bytes(
+        sealing.unseal(secret, SEAL_NAME, newest.kid, newest.sealed_private)
+    )
+    return KeyRing(
+        newest.kid, private, {key.kid: Ed25519PublicKey.from_public_bytes(key.public) for key in stored}
+    )

@@ -54,7 +54,9 @@ async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
             Authenticator(KeyCache(own_keys), access, handlers.exchange),
             [
                 lambda server: auth_pb2_grpc.add_AuthServiceServicer_to_server(handlers, server),
-                lambda server: auth_pb2_grpc.add_AccessServiceServicer_to_server(AccessHandlers(store), server),
+                lambda server: auth_pb2_grpc.add_AccessServiceServicer_to_server(
+                    AccessHandlers(store), server
+                ),
             ],
             ("teamlore.auth.v1.AuthService", "teamlore.auth.v1.AccessService"),
         )

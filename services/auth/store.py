@@ -40,7 +40,13 @@ class Store:
 
     async def _insert(self, tx: Transaction, token: NewToken, created_by: str) -> None:
         await tx.fetch(
-            "insert_token", token.token_id, token.secret_hash, token.principal, token.kind, created_by, token.expires_at
+            "insert_token",
+            token.token_id,
+            token.secret_hash,
+            token.principal,
+            token.kind,
+            created_by,
+            token.expires_at,
         )
         await tx.fetch(
             "insert_grants",

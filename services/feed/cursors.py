@@ -75,10 +75,15 @@ class CursorCodec:
 def judge(cursor: Cursor, history: History) -> None:
     """Raises Refusal CURSOR_DIVERGED or CURSOR_BEFORE_HORIZON where one cannot go on from the cursor. Never silence."""
     if cursor.epoch != history.epoch or cursor.seq > history.head:
-        raise Refusal("CURSOR_DIVERGED", "the history that this cursor belongs to is gone; reconcile with ListLive")
+        raise Refusal(
+            "CURSOR_DIVERGED", "the history that this cursor belongs to is gone; reconcile with ListLive"
+        )
     if cursor.seq < history.horizon:
-        raise Refusal("CURSOR_BEFORE_HORIZON", "the changes after this cursor were compacted away; reconcile with ListLive")
+        raise Refusal(
+            "CURSOR_BEFORE_HORIZON",
+            "the changes after this cursor were compacted away; reconcile with ListLive",
+        )
     if cursor.seq > 0 and cursor.nonce != history.nonce:
-        raise Refusal("CURSOR_DIVERGED", "the history that this cursor belongs to is gone; reconcile with ListLive")
-
-
+        raise Refusal(
+            "CURSOR_DIVERGED", "the history that this cursor belongs to is gone; reconcile with ListLive"
+        )

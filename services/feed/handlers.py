@@ -23,7 +23,9 @@ DEFAULT_PAGE, LARGEST_PAGE = 500, 1000
 class FeedHandlers(feed_pb2_grpc.FeedServiceServicer):
     """Every change of a bank, in order."""
 
-    def __init__(self, store: Store, codec: CursorCodec, heads: Heads, authenticator: Authenticator, drain: Drain) -> None:
+    def __init__(
+        self, store: Store, codec: CursorCodec, heads: Heads, authenticator: Authenticator, drain: Drain
+    ) -> None:
         self._store = store
         self._codec = codec
         self._heads = heads
@@ -41,7 +43,9 @@ class FeedHandlers(feed_pb2_grpc.FeedServiceServicer):
         judge(cursor, await self._store.history(bank, cursor.seq))
         return cursor
 
-    async def ListChanges(self, request: feed_pb2.ListChangesRequest, context: Any) -> feed_pb2.ListChangesResponse:
+    async def ListChanges(
+        self, request: feed_pb2.ListChangesRequest, context: Any
+    ) -> feed_pb2.ListChangesResponse:
         """One batch after a cursor."""
         limit = DEFAULT_LIMIT if request.limit == 0 else min(max(request.limit, 1), LARGEST_LIMIT)
         cursor = await self._resume(request.bank, request.cursor)
@@ -63,7 +67,9 @@ class FeedHandlers(feed_pb2_grpc.FeedServiceServicer):
 
         async def admitted() -> None:
             if not (await self._authenticator.renew(who)).may("read", bank):
-                raise Refusal("PERMISSION_DENIED", "you may no longer read this bank", metadata={"permission": "read"})
+                raise Refusal(
+                    "PERMISSION_DENIED", "you may no longer read this bank", metadata={"permission": "read"}
+                )
 
         async def read(cursor: Cursor) -> Page:
             return await self._store.page(bank, cursor, WATCH_PAGE, LARGEST_BATCH_BYTES)
@@ -80,7 +86,9 @@ class FeedHandlers(feed_pb2_grpc.FeedServiceServicer):
                     )
                     yield feed_pb2.WatchChangesResponse(batch=batch)
                 else:
-                    mark = feed_pb2.Bookmark(seq=event.cursor.seq, cursor=self._codec.write(bank, event.cursor))
+                    mark = feed_pb2.Bookmark(
+                        seq=event.cursor.seq, cursor=self._codec.write(bank, event.cursor)
+                    )
                     yield feed_pb2.WatchChangesResponse(bookmark=mark)
 
     async def GetHead(self, request: feed_pb2.GetHeadRequest, context: Any) -> feed_pb2.GetHeadResponse:
@@ -113,9 +121,13 @@ class FeedHandlers(feed_pb2_grpc.FeedServiceServicer):
             raise Refusal("NOT_FOUND", "there is no such device of yours")
         return feed_pb2.RegisterDeviceResponse()
 
-    async def AckErasures(self, request: feed_pb2.AckErasuresRequest, context: Any) -> feed_pb2.AckErasuresResponse:
+    async def AckErasures(
+        self, request: feed_pb2.AckErasuresRequest, context: Any
+    ) -> feed_pb2.AckErasuresResponse:
         """Records what a device has purged."""
-        if not await self._store.ack_erasures(request.bank, request.device_id, caller().principal, request.through_seq):
+        if not await self._store.ack_erasures(
+            request.bank, request.device_id, caller().principal, request.through_seq
+        ):
             raise Refusal("NOT_FOUND", "there is no such device of yours")
         return feed_pb2.AckErasuresResponse()
 

@@ -70,7 +70,10 @@ async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
         await access.start()
         store = Store(database, keys)
         heads = Heads(store.heads_of)
-        tasks += [asyncio.create_task(_poll(heads, drain)), asyncio.create_task(_listen(config.database_url, heads))]
+        tasks += [
+            asyncio.create_task(_poll(heads, drain)),
+            asyncio.create_task(_listen(config.database_url, heads)),
+        ]
         authenticator = Authenticator(KeyCache(auth.keys), access, auth.exchange)
         handlers = FeedHandlers(store, CursorCodec(keys.secret("feed.cursors")), heads, authenticator, drain)
         yield Built(

@@ -75,7 +75,9 @@ class Store:
         row = await self._database.row("head", bank)
         if row is None:
             return Head(0, 0, await self._database.value("epoch"), 0, 0, 0)
-        return Head(row["head"], row["horizon"], row["epoch"], row["nonce"] or 0, row["live"], int(row["digest"]))
+        return Head(
+            row["head"], row["horizon"], row["epoch"], row["nonce"] or 0, row["live"], int(row["digest"])
+        )
 
     async def history(self, bank: str, seq: int) -> History:
         """What a cursor at `seq` is judged by."""
@@ -107,7 +109,9 @@ class Store:
     async def _open(self, bank: str, rows: Sequence[Any]) -> tuple[Step, ...]:
         sealed = [row for row in rows if row["sealed"] is not None]
         opened = open_rows(
-            self._keys, bank, [(r["memory_id"], Slot(r["key_page"], r["key_slot"]), r["sealed"]) for r in sealed]
+            self._keys,
+            bank,
+            [(r["memory_id"], Slot(r["key_page"], r["key_slot"]), r["sealed"]) for r in sealed],
         )
         content = {row["seq"]: plain for row, plain in zip(sealed, opened, strict=True)}
         missing = [row for row in sealed if content[row["seq"]] is None]
@@ -128,7 +132,10 @@ class Store:
             "still_live", bank, [row["memory_id"] for row in rows], [row["seq"] for row in rows]
         )
         if still:
-            log.critical("ALARM: %d live memories have no key; the key store is not the one of this database", len(still))
+            log.critical(
+                "ALARM: %d live memories have no key; the key store is not the one of this database",
+                len(still),
+            )
             raise Refusal("KEYSTORE_UNAVAILABLE", "a live memory cannot be opened", retry_after=5)
 
     async def heads_of(self, banks: Sequence[str]) -> dict[str, int]:

@@ -32,7 +32,8 @@ class SyncHandlers(sync_pb2_grpc.SyncServiceServicer):
         answers, skipped = await self._pusher.push(request.bank, caller().principal, judged)
         return sync_pb2.PushResponse(
             results=[
-                sync_pb2.PushResult(id=a.id, status=a.status, reason=a.reason, duplicate_of=a.duplicate_of) for a in answers
+                sync_pb2.PushResult(id=a.id, status=a.status, reason=a.reason, duplicate_of=a.duplicate_of)
+                for a in answers
             ],
             dedup_skipped=skipped,
         )
@@ -40,7 +41,9 @@ class SyncHandlers(sync_pb2_grpc.SyncServiceServicer):
     async def Forget(self, request: sync_pb2.ForgetRequest, context: Any) -> sync_pb2.ForgetResponse:
         """Hides or erases memories."""
         if not request.erase:
-            return sync_pb2.ForgetResponse(deleted_count=await self._store.forget(request.bank, request.memory_ids))
+            return sync_pb2.ForgetResponse(
+                deleted_count=await self._store.forget(request.bank, request.memory_ids)
+            )
         done = await self._store.erase(request.bank, request.memory_ids, caller().principal, uuid.uuid4().hex)
         return sync_pb2.ForgetResponse(
             deleted_count=done.deleted, erased_count=done.erased, erasure_id=done.erasure_id
@@ -64,5 +67,7 @@ class ParticipantHandlers(compliance_pb2_grpc.ErasureParticipantServiceServicer)
         if open_slots:
             async with self._one_at_a_time:
                 await asyncio.to_thread(self._keys.destroy, open_slots.values())
-            count = await self._store.finish_key_destruction(request.bank, request.erasure_id, list(open_slots))
+            count = await self._store.finish_key_destruction(
+                request.bank, request.erasure_id, list(open_slots)
+            )
         return compliance_pb2.EraseObjectsResponse(erased_count=count)

@@ -52,7 +52,9 @@ async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
         await access.start()
         store = Store(database, hints.committed)
         pusher = Pusher(store, keys, index, config.bank_creation == "writers")
-        handlers = SyncHandlers(store, pusher, Barrier(config.secrets_barrier), RateLimit(config.pushes_per_minute))
+        handlers = SyncHandlers(
+            store, pusher, Barrier(config.secrets_barrier), RateLimit(config.pushes_per_minute)
+        )
         yield Built(
             Authenticator(KeyCache(auth.keys), access, auth.exchange),
             [

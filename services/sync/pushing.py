@@ -89,18 +89,23 @@ class NearDuplicates(Protocol):
 class Pusher:
     """Carries out pushes."""
 
-    def __init__(self, store: PushStore, keys: KeyStore, index: NearDuplicates, banks_by_writers: bool) -> None:
+    def __init__(
+        self, store: PushStore, keys: KeyStore, index: NearDuplicates, banks_by_writers: bool
+    ) -> None:
         self._store = store
         self._keys = keys
         self._allocator = Allocator(keys)
         self._index = index
         self._banks_by_writers = banks_by_writers
 
-    async def push(self, bank: str, author: str, judged: Sequence[Draft | Rejected]) -> tuple[list[Answer], bool]:
+    async def push(
+        self, bank: str, author: str, judged: Sequence[Draft | Rejected]
+    ) -> tuple[list[Answer], bool]:
         """One answer per record in order, and whether the near-duplicate check was skipped. Raises Refusal."""
         policy = await self._policy(bank)
         answers: list[Answer | None] = [
-            Answer(item.id, "rejected", item.reason) if isinstance(item, Rejected) else None for item in judged
+            Answer(item.id, "rejected", item.reason) if isinstance(item, Rejected) else None
+            for item in judged
         ]
         first: dict[str, Draft] = {}
         for position, item in enumerate(judged):
@@ -167,13 +172,21 @@ class Pusher:
         try:
             content = unseal(self._keys.key(row.slot), bank, draft.id, row.sealed)
         except KeyMissing as error:
-            raise Refusal("KEYSTORE_UNAVAILABLE", "a stored memory cannot be opened", retry_after=1) from error
-        stored = Draft(draft.id, sync_pb2.MemoryContent.FromString(content).text, content, row.fact_type, row.occurred_at)
+            raise Refusal(
+                "KEYSTORE_UNAVAILABLE", "a stored memory cannot be opened", retry_after=1
+            ) from error
+        stored = Draft(
+            draft.id, sync_pb2.MemoryContent.FromString(content).text, content, row.fact_type, row.occurred_at
+        )
         return _compare(draft, stored)
 
 
 def _compare(draft: Draft, other: Draft) -> Answer:
     if draft.text != other.text:
         return Answer(draft.id, "rejected", TAKEN)
-    same = (draft.content, draft.fact_type, draft.occurred_at) == (other.content, other.fact_type, other.occurred_at)
+    same = (draft.content, draft.fact_type, draft.occurred_at) == (
+        other.content,
+        other.fact_type,
+        other.occurred_at,
+    )
     return Answer(draft.id, "unchanged", "" if same else METADATA_DIFFERS)

@@ -40,7 +40,10 @@ def judge(record: sync_pb2.Record, barrier: Barrier) -> Draft | Rejected:
     wrong = violations_of(record)
     if wrong:
         return Rejected(record.id, f"{wrong[0].field}: {wrong[0].description}")
-    if record.content_hash and record.content_hash != "sha256:" + hashlib.sha256(record.text.encode()).hexdigest():
+    if (
+        record.content_hash
+        and record.content_hash != "sha256:" + hashlib.sha256(record.text.encode()).hexdigest()
+    ):
         return Rejected(record.id, "content_hash: does not fit the text")
     occurred = None
     if record.HasField("occurred_at"):
@@ -62,7 +65,9 @@ def judge(record: sync_pb2.Record, barrier: Barrier) -> Draft | Rejected:
     if passed.found and barrier.action == "reject":
         return Rejected(record.id, "text: holds what looks like a secret: " + ", ".join(passed.found))
     content.text = passed.text
-    return Draft(record.id, passed.text, content.SerializeToString(deterministic=True), record.fact_type, occurred)
+    return Draft(
+        record.id, passed.text, content.SerializeToString(deterministic=True), record.fact_type, occurred
+    )
 
 
 def _scalar_problem(value: Value) -> str:

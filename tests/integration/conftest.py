@@ -145,7 +145,10 @@ async def _main(data: Path) -> None:
             return
         facts = stack.facts
         print(
-            "READY " + json.dumps({"database_url": facts.database_url, "ports": dict(facts.ports), "tokens": dict(facts.tokens)}),
+            "READY "
+            + json.dumps(
+                {"database_url": facts.database_url, "ports": dict(facts.ports), "tokens": dict(facts.tokens)}
+            ),
             flush=True,
         )
         await stack.supervisor.wait()

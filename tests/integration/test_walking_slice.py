@@ -40,7 +40,9 @@ async def test_what_alice_pushes_bob_reads_with_her_name(stack: RunningStack) ->
         listed = await stack.feed(feed).ListChanges(
             feed_pb2.ListChangesRequest(bank=bank), metadata=stack.credential(bob)
         )
-        digest = await stack.feed(feed).GetDigest(feed_pb2.GetDigestRequest(bank=bank), metadata=stack.credential(bob))
+        digest = await stack.feed(feed).GetDigest(
+            feed_pb2.GetDigestRequest(bank=bank), metadata=stack.credential(bob)
+        )
     assert [r.status for r in first.results] == ["stored"]
     assert [r.status for r in again.results] == ["unchanged"]
     assert [(c.id, c.text, c.author, list(c.tags), c.fact_type) for c in listed.changes] == [
@@ -63,7 +65,9 @@ async def test_a_watcher_hears_a_commit_and_a_forget(stack: RunningStack) -> Non
         batch = (await watch.read()).batch
         assert [(c.id, c.deleted) for c in batch.changes] == [(sent.id, False)]
         assert (await watch.read()).bookmark.seq == 1
-        forgotten = await stack.sync(sync).Forget(sync_pb2.ForgetRequest(bank=bank, memory_ids=[sent.id]), metadata=alice)
+        forgotten = await stack.sync(sync).Forget(
+            sync_pb2.ForgetRequest(bank=bank, memory_ids=[sent.id]), metadata=alice
+        )
         assert forgotten.deleted_count == 1
         batch = (await watch.read()).batch
         assert [(c.id, c.deleted, c.text) for c in batch.changes] == [(sent.id, True, "")]
@@ -90,7 +94,9 @@ async def test_a_push_beyond_its_grant_is_refused(
     token = stack.credential(await stack.token("user:eve", (grant, "read write")))
     async with stack.channel("sync") as sync:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stack.sync(sync).Push(sync_pb2.PushRequest(bank=bank, records=[record("x y")]), metadata=token)
+            await stack.sync(sync).Push(
+                sync_pb2.PushRequest(bank=bank, records=[record("x y")]), metadata=token
+            )
     assert (caught.value.code(), reason_of(caught.value)) == (code, reason)
 
 
@@ -104,12 +110,16 @@ async def test_a_token_without_forget_cannot_erase_and_a_revoked_one_nothing(sta
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stack.sync(sync).Forget(request, metadata=bob)
         assert reason_of(caught.value) == "PERMISSION_DENIED"
-        who = await auth_pb2_grpc.AuthServiceStub(auth).WhoAmI(auth_pb2.WhoAmIRequest(bank=bank), metadata=bob)
+        who = await auth_pb2_grpc.AuthServiceStub(auth).WhoAmI(
+            auth_pb2.WhoAmIRequest(bank=bank), metadata=bob
+        )
         assert (who.principal, list(who.permissions)) == ("user:bob", ["read", "write"])
         await auth_pb2_grpc.AccessServiceStub(auth).RevokeToken(
             auth_pb2.RevokeTokenRequest(token_id=who.token_id), metadata=stack.credential(stack.admin)
         )
         await asyncio.sleep(1.2)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stack.sync(sync).Push(sync_pb2.PushRequest(bank=bank, records=[record("x y")]), metadata=bob)
+            await stack.sync(sync).Push(
+                sync_pb2.PushRequest(bank=bank, records=[record("x y")]), metadata=bob
+            )
         assert reason_of(caught.value) == "CREDENTIAL_REVOKED"

@@ -26,7 +26,9 @@ async def put(connection: asyncpg.Connection, bank: str, ids: list[str]) -> list
         )
         if rows:
             won = [(r[0], r[1]) for r in rows]
-            await connection.fetch("select memory.add_to_digest($1, $2, $3)", bank, [w[0] for w in won], [w[1] for w in won])
+            await connection.fetch(
+                "select memory.add_to_digest($1, $2, $3)", bank, [w[0] for w in won], [w[1] for w in won]
+            )
     return [(r[0], r[1]) for r in rows]
 
 
@@ -68,7 +70,8 @@ async def test_even_the_owner_cannot_write_wrongly(db: asyncpg.Connection, what:
 async def test_no_service_writes_the_tables_itself(db: asyncpg.Connection, role: str) -> None:
     tries = {
         **WRONG,
-        "a change for nobody": "insert into memory.changes (bank, seq, memory_id, kind) values ('project:a', 3, 'zzzzzzzz', 'upsert')",
+        "a change for nobody": "insert into memory.changes (bank, seq, memory_id, kind)"
+        " values ('project:a', 3, 'zzzzzzzz', 'upsert')",
         "a change removed": "delete from memory.changes",
         "a head moved": "update memory.heads set head = head + 1",
         "a hold lifted by hand": "delete from memory.holds",
@@ -115,7 +118,8 @@ async def test_a_hold_stops_forget_and_erase_and_moves_no_number(db: asyncpg.Con
 async def check_digest(db: asyncpg.Connection, bank: str) -> None:
     """The head's digest is that of the rows."""
     row = await db.fetchrow(
-        "select h.live, h.digest, count(m.id) as n, coalesce(sum(memory.digest_term(m.id, m.last_seq)), 0) % 18446744073709551616 as d"
+        "select h.live, h.digest, count(m.id) as n,"
+        " coalesce(sum(memory.digest_term(m.id, m.last_seq)), 0) % 18446744073709551616 as d"
         " from memory.heads h left join memory.memories m on m.bank = h.bank and not m.forgotten where h.bank = $1"
         " group by h.live, h.digest",
         bank,
@@ -123,7 +127,9 @@ async def check_digest(db: asyncpg.Connection, bank: str) -> None:
     assert (row["live"], row["digest"]) == (row["n"], row["d"])
 
 
-async def race(url: str, seconds: float, banks: int = 8, writers: int = 32, puts_only: bool = False) -> list[str]:
+async def race(
+    url: str, seconds: float, banks: int = 8, writers: int = 32, puts_only: bool = False
+) -> list[str]:
     """32 writers on 8 banks while a watcher follows each; gives what the checker has to complain of."""
     names = [f"project:race{i}" for i in range(banks)]
     setup = await asyncpg.connect(url)
@@ -160,7 +166,9 @@ async def race(url: str, seconds: float, banks: int = 8, writers: int = 32, puts
         connection, cursor, idle = await asyncpg.connect(url), 0, 0
         while idle < 3:
             rows = await connection.fetch(
-                "select seq from memory.change_log where bank = $1 and seq > $2 order by seq limit 500", bank, cursor
+                "select seq from memory.change_log where bank = $1 and seq > $2 order by seq limit 500",
+                bank,
+                cursor,
             )
             seen[bank] += [row["seq"] for row in rows]
             cursor = rows[-1]["seq"] if rows else cursor
