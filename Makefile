@@ -35,5 +35,8 @@ lint: $(VENV)/dev ## check protos, style, types, imports and manifests
 test: $(VENV)/dev ## run every test
 	@$(BIN)/python -m pytest
 
+promises: $(VENV)/dev ## run the tests of docs/promises.md; P="1 4" runs only those
+	@$(BIN)/python tests/promises.py $(P)
+
 clean: ## remove the environment and the data of `make run`
 	@rm -rf $(VENV) .data

@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import asyncpg
+import hypothesis
 import pytest
 
 from kit.migrate import find_migrations, migrate
 from stack.postgres import Postgres
 
+# Speed is measured in bench/, never as a deadline in a test.
+hypothesis.settings.register_profile("teamlore", deadline=None)
+hypothesis.settings.load_profile("teamlore")
 ROOT = Path(__file__).resolve().parent
 
 

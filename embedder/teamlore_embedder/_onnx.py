@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import onnxruntime  # type: ignore[import-untyped]  # the library ships no types
+import onnxruntime
 from tokenizers import BertWordPieceTokenizer
 
 from teamlore_embedder._protocol import (

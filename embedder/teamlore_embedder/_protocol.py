@@ -69,7 +69,10 @@ def embed_in_chunks(texts: Sequence[str], dimension: int, run: Callable[[list[st
 
 
 def unit_length(rows: npt.NDArray[np.floating]) -> Vectors:
-    """Scale every row of shape (n, d) to Euclidean length 1, as float32. Raises ValueError for a row of zeros."""
+    """Scale every row of shape (n, d) to Euclidean length 1, as float32.
+
+    Raises ValueError for a row of zeros.
+    """
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     if not np.all(lengths > 0):
         raise ValueError("the model gave a vector without a direction")

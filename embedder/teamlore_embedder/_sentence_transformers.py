@@ -20,7 +20,7 @@ from teamlore_embedder._protocol import (
 
 
 class SentenceTransformersEmbedder:
-    """The model `name` of the hub, or a folder in sentence-transformers' layout, on the best device there is."""
+    """A model of the hub, or a folder in sentence-transformers' layout, on the best device there is."""
 
     def __init__(self, name: str) -> None:
         """Load the model. Raises EmbedderUnavailable when the extra or the model is missing."""

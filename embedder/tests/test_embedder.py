@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from teamlore_embedder import Embedder, EmbedderUnavailable, open_embedder
 from teamlore_embedder._onnx import PACKAGED_SHA256, OnnxEmbedder, packaged_model
 

@@ -100,7 +100,8 @@ def test_an_open_reader_delays_it_until_the_next_opener(store: Store, file: Path
 def test_a_kill_before_the_checkpoint_is_mended_at_the_next_opening(store: Store, file: Path) -> None:
     secret = filled(store)
     code = (
-        "import os, sys; from pathlib import Path; from laptop import *; from teamlore_client._store import Store\n"
+        "import os, sys; from pathlib import Path; from laptop import *\n"
+        "from teamlore_client._store import Store\n"
         "from teamlore_client import _erase\n"
         "store = Store(Path(sys.argv[1]), EMBEDDER)\n"
         "_erase._emptied = lambda connection: os.kill(os.getpid(), 9)\n"
@@ -119,7 +120,8 @@ def test_a_kill_before_the_checkpoint_is_mended_at_the_next_opening(store: Store
 def test_a_kill_after_the_checkpoint_repeats_it(store: Store, file: Path) -> None:
     secret = filled(store)
     code = (
-        "import os, sys; from pathlib import Path; from laptop import *; from teamlore_client._store import Store\n"
+        "import os, sys; from pathlib import Path; from laptop import *\n"
+        "from teamlore_client._store import Store\n"
         "from teamlore_client import _erase\n"
         "store = Store(Path(sys.argv[1]), EMBEDDER)\n"
         "real = _erase._emptied\n"
@@ -136,7 +138,8 @@ def test_a_kill_after_the_checkpoint_repeats_it(store: Store, file: Path) -> Non
 def test_busy_readers_and_writers_do_not_stop_it(store: Store, file: Path) -> None:
     secret = filled(store)
     busy = (
-        "import sys, time; from pathlib import Path; from laptop import *; from teamlore_client._store import Store\n"
+        "import sys, time; from pathlib import Path; from laptop import *\n"
+        "from teamlore_client._store import Store\n"
         "store = Store(Path(sys.argv[1]), EMBEDDER); print('up', flush=True)\n"
         "end = time.monotonic() + 8; n = 0\n"
         "while time.monotonic() < end:\n"

@@ -242,7 +242,8 @@ def test_a_read_ends_after_a_second(file: Path) -> None:
 
 def test_many_processes_may_create_the_file_at_once(file: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from laptop import *; from teamlore_client._store import Store\n"
+        "import sys; from pathlib import Path; from laptop import *\n"
+        "from teamlore_client._store import Store\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "with Store(Path(sys.argv[1]), EMBEDDER) as store:\n"
         "    for n in range(20): store.add(memory(f'row {n}'), vector(n))\n"

@@ -236,7 +236,7 @@ class Points:
         )
 
     async def create_field_index(self, request: wire.CreateFieldIndexCollection) -> Message:
-        """Index a payload field as keyword or bool. One that is there already, as `bank` is, stays as it is."""
+        """Index a payload field as keyword or bool; one that is indexed already, as `bank` is, stays so."""
         only(
             request,
             *("collection_name", "wait", "field_name", "field_type", "field_index_params", "ordering"),
@@ -323,7 +323,7 @@ def _answer(method: MethodDescriptor, call: Call | None) -> Callable[[bytes, Con
             await _abort(context, _CODES[type(refusal)], str(refusal))
         except DecodeError:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"not a {method.input_type.full_name}")
-        except Exception:  # noqa: BLE001 - the outermost frame: a bug is INTERNAL and stands in the log
+        except Exception:  # the outermost frame: a bug is INTERNAL and stands in the log
             _log.exception("%s failed", method.full_name)
             await _abort(
                 context, grpc.StatusCode.INTERNAL, f"{method.full_name} failed; see the engine's log"

@@ -19,10 +19,7 @@ from pathlib import Path
 
 import grpc
 import uvloop
-from grpc_health.v1 import (  # type: ignore[import-untyped]  # the library ships no types
-    health,
-    health_pb2_grpc,
-)
+from grpc_health.v1 import health, health_pb2_grpc
 
 from services.index.engine.handlers import services
 from services.index.engine.shards import DirectoryInUse, Shards
@@ -38,7 +35,10 @@ _OPTIONS = (
 
 
 async def serve(listen: str, folder: Path) -> None:
-    """Serve `folder` on `listen` until SIGTERM or SIGINT. Raises DirectoryInUse, and RuntimeError for a taken port."""
+    """Serve `folder` on `listen` until SIGTERM or SIGINT.
+
+    Raises DirectoryInUse, and RuntimeError when the address cannot be listened on.
+    """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

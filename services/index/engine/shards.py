@@ -31,6 +31,9 @@ TENANT_FIELD: Final = "bank"
 #: Name of the one dense vector on Qdrant's wire: the unnamed one.
 DENSE: Final = ""
 
+#: A sweep waits this long for more deletes to share it: it costs as much for a hundred as for one.
+_GATHER_SECONDS: Final = 0.01
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _DISTANCES: Final = {
     "Cosine": edge.Distance.Cosine,
@@ -41,7 +44,7 @@ _DISTANCES: Final = {
 
 
 class Refusal(Exception):
-    """A call that is answered with a sentence instead of a result. Never raised itself, only its four kinds."""
+    """A call that is answered with a sentence instead of a result; raised as one of its four kinds."""
 
 
 class Invalid(Refusal):
@@ -130,6 +133,7 @@ class Shard:
         return self._next_sweep
 
     async def _sweep_once(self) -> None:
+        await asyncio.sleep(_GATHER_SECONDS)
         async with self._lock:
             self._next_sweep = None  # whoever deletes from now on needs the sweep after this one
             if self._edge is not None:
@@ -179,10 +183,10 @@ def _flush_and_close(shard: edge.EdgeShard) -> None:
 
 
 class Shards:
-    """All collections of one folder: `lock`, and `collections/<name>/` with `collection.json` and `shard/`."""
+    """All collections of one folder: `lock`, `collections/<name>/{collection.json,shard/}`, `aside/`."""
 
     def __init__(self, folder: Path) -> None:
-        """Lock the folder and open what it holds. Blocks. Raises DirectoryInUse when another process has it."""
+        """Lock the folder and open what it holds. Blocks. Raises DirectoryInUse."""
         self._live = folder / "collections"
         self._aside = folder / "aside"
         self._live.mkdir(parents=True, exist_ok=True)

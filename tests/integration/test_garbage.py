@@ -1,0 +1,191 @@
+"""Garbage at every field of every call is a typed refusal that names the field, or one record's rejection."""
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.descriptor import MethodDescriptor
+from google.rpc import error_details_pb2, status_pb2
+from teamlore.auth.v1 import auth_pb2
+from teamlore.compliance.v1 import compliance_pb2
+from teamlore.feed.v1 import feed_pb2
+from teamlore.index.v1 import index_pb2
+from teamlore.sync.v1 import sync_pb2
+
+from tests.integration.conftest import ROOT, RunningStack
+from tests.integration.garbage import Garbage, spoil
+from tests.test_descriptors import methods
+
+BANK = "project:garbage-1a2b3c4d"
+TYPED = ("INVALID_ARGUMENT", "PERMISSION_DENIED", "NOT_FOUND", "UNAUTHENTICATED", "OK")
+
+
+def a_record() -> sync_pb2.Record:
+    record = sync_pb2.Record(
+        id=uuid.uuid4().hex[:16], text=f"a fine sentence {uuid.uuid4()}", tags=["t"], fact_type="decision"
+    )
+    record.metadata["source"].string_value = "codex"
+    record.occurred_at.FromSeconds(1_790_000_000)
+    return record
+
+
+def valid_request(method: MethodDescriptor) -> Any:
+    """A valid request for each call; a call that is missing here fails the test below."""
+    name = method.name
+    made: dict[str, Any] = {
+        "ExchangeToken": auth_pb2.ExchangeTokenRequest(token="tlk_x"),
+        "GetJwks": auth_pb2.GetJwksRequest(),
+        "WhoAmI": auth_pb2.WhoAmIRequest(bank=BANK),
+        "CreateToken": auth_pb2.CreateTokenRequest(
+            principal="user:garbage",
+            kind="agent",
+            grants=[auth_pb2.Grant(pattern="project:g*", permissions=["read"])],
+        ),
+        "RevokeToken": auth_pb2.RevokeTokenRequest(token_id="0" * 16),
+        "Push": sync_pb2.PushRequest(bank=BANK, records=[a_record(), a_record()]),
+        "Forget": sync_pb2.ForgetRequest(bank=BANK, memory_ids=["nothere-1"], erase=True),
+        "ListChanges": feed_pb2.ListChangesRequest(bank=BANK),
+        "WatchChanges": feed_pb2.WatchChangesRequest(bank=BANK),
+        "GetHead": feed_pb2.GetHeadRequest(bank=BANK),
+        "GetDigest": feed_pb2.GetDigestRequest(bank=BANK),
+        "ListLive": feed_pb2.ListLiveRequest(bank=BANK),
+        "RegisterDevice": feed_pb2.RegisterDeviceRequest(bank=BANK, device_id="0" * 32),
+        "AckErasures": feed_pb2.AckErasuresRequest(bank=BANK, device_id="0" * 32, through_seq=1),
+        "PlaceHold": compliance_pb2.PlaceHoldRequest(bank="project:garbage-held", matter="M-1"),
+        "LiftHold": compliance_pb2.LiftHoldRequest(bank="project:garbage-held", hold_id="0" * 32),
+        "ListHolds": compliance_pb2.ListHoldsRequest(bank=BANK),
+        "EraseMemories": compliance_pb2.EraseMemoriesRequest(bank=BANK, memory_ids=["nothere-1"]),
+        "GetErasure": compliance_pb2.GetErasureRequest(erasure_id="0" * 32),
+        "EraseObjects": compliance_pb2.EraseObjectsRequest(
+            erasure_id="0" * 32, bank=BANK, memory_ids=["nothere-1"]
+        ),
+        "Search": index_pb2.SearchRequest(bank=BANK, query="which queue"),
+        "FindNearDuplicates": index_pb2.FindNearDuplicatesRequest(
+            bank=BANK, candidates=[index_pb2.Candidate(id="nothere-1", text="x")], threshold=0.95
+        ),
+    }
+    return made[name]
+
+
+def service_of(method: MethodDescriptor) -> str:
+    name = str(method.full_name.split(".")[1])
+    return "sync" if method.name == "EraseObjects" else name
+
+
+def served() -> Iterator[MethodDescriptor]:
+    for method in methods():
+        if (ROOT / "services" / service_of(method) / "main.py").exists():
+            yield method
+
+
+async def call(
+    channel: grpc.aio.Channel, method: MethodDescriptor, raw: bytes, token: str
+) -> tuple[str, list[str], bytes]:
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    metadata = (("authorization", f"Bearer {token}"),)
+    answer = b""
+    try:
+        if method.server_streaming:
+            stream = channel.unary_stream(path)(raw, metadata=metadata, timeout=10)
+            answer = await stream.read()
+            stream.cancel()
+        else:
+            answer = await channel.unary_unary(path)(raw, metadata=metadata, timeout=20)
+        return "OK", [], answer
+    except grpc.aio.AioRpcError as error:
+        fields: list[str] = []
+        for key, value in error.trailing_metadata() or ():
+            if key == "grpc-status-details-bin":
+                for detail in status_pb2.Status.FromString(value).details:
+                    bad = error_details_pb2.BadRequest()
+                    if detail.Unpack(bad):
+                        fields = [violation.field for violation in bad.field_violations]
+        return error.code().name, fields, answer
+
+
+def complaint(method: MethodDescriptor, item: Garbage, code: str, fields: list[str]) -> str:
+    """What is wrong with an answer to garbage; empty when nothing is."""
+    if code not in TYPED:
+        return f"{item.field} {item.how}: {code}"
+    if not item.decodes and code not in ("INVALID_ARGUMENT",):
+        return f"{item.field} {item.how}: {code} for bytes that do not decode"
+    named = (
+        not fields
+        or not item.field
+        or any(f.split(".")[0].split("[")[0] == item.field.split(".")[0] for f in fields)
+    )
+    if code == "INVALID_ARGUMENT" and item.decodes and not named:
+        return f"{item.field} {item.how}: named {fields}"
+    return ""
+
+
+@pytest.mark.parametrize("method", list(served()), ids=lambda m: m.full_name)
+async def test_garbage_is_refused_by_name_and_breaks_nothing(
+    stack: RunningStack, method: MethodDescriptor
+) -> None:
+    grants = (("*", "read write forget comply admin"),)
+    token = await stack.token("user:garbage", *grants)
+    if method.name in ("EraseObjects", "FindNearDuplicates"):
+        token = stack.facts.tokens["sync"]
+    complaints = []
+    async with stack.channel(service_of(method)) as channel:
+        for item in spoil(valid_request(method)):
+            code, fields, _ = await call(channel, method, item.raw, token)
+            problem = complaint(method, item, code, fields)
+            if problem:
+                complaints.append(problem)
+    assert complaints == []
+
+
+async def test_a_bad_record_never_takes_its_batch_down(stack: RunningStack) -> None:
+    bank = "project:onebad-1a2b3c4d"
+    token = stack.credential(await stack.token("user:alice", ("project:*", "read write")))
+    bad = [a_record() for _ in range(5)]
+    bad[0].text = ""
+    bad[1].occurred_at.seconds = 2**60
+    bad[2].metadata["k"].number_value = float("inf")
+    bad[3].content_hash = "sha256:" + "0" * 64
+    bad[4].id = "short"
+    good = [a_record() for _ in range(20)]
+    edges = [a_record(), a_record()]
+    edges[0].occurred_at.seconds, edges[1].occurred_at.seconds = -62135596800, 253402300799
+    async with stack.channel("sync") as sync, stack.channel("feed") as feed:
+        answer = await stack.sync(sync).Push(
+            sync_pb2.PushRequest(bank=bank, records=[*bad, *good, *edges]), metadata=token
+        )
+        assert [r.status for r in answer.results[:5]] == ["rejected"] * 5
+        assert [r.reason.split(":")[0] for r in answer.results[:5]] == [
+            "text",
+            "occurred_at",
+            "metadata",
+            "content_hash",
+            "id",
+        ]
+        assert {r.status for r in answer.results[5:]} <= {"stored", "duplicate"}
+        listed = await stack.feed(feed).ListChanges(
+            feed_pb2.ListChangesRequest(bank=bank, limit=1000), metadata=token
+        )
+        stored = [r.id for r in answer.results if r.status == "stored"]
+        assert sorted(c.id for c in listed.changes) == sorted(stored)
+        too_many = sync_pb2.PushRequest(bank=bank, records=[a_record() for _ in range(101)])
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stack.sync(sync).Push(too_many, metadata=token)
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_after_all_garbage_the_feed_is_read_from_start_to_end(stack: RunningStack) -> None:
+    token = stack.credential(await stack.token("user:alice", ("project:*", "read")))
+    async with stack.channel("feed") as feed:
+        cursor, seen = "", 0
+        while True:
+            page = await stack.feed(feed).ListChanges(
+                feed_pb2.ListChangesRequest(bank=BANK, cursor=cursor, limit=100), metadata=token
+            )
+            assert page.after_seq == seen
+            seen, cursor = page.through_seq, page.next_cursor
+            if not page.has_more:
+                break
+        digest = await stack.feed(feed).GetDigest(feed_pb2.GetDigestRequest(bank=BANK), metadata=token)
+        assert seen == digest.seq
