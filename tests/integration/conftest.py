@@ -1,8 +1,12 @@
 """A whole stack of real processes for the tests of this folder, on free ports and a folder of its own."""
 
 import asyncio
+import contextlib
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -72,15 +76,26 @@ def _bootstrap(facts: Facts) -> str:
     return done.stdout.strip()
 
 
-@pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    """One stack for all tests of a session; each test uses banks of its own."""
-    process = StackProcess(tmp_path_factory.mktemp("stack"))
-    process.start()
+@contextlib.contextmanager
+def running_stack() -> Iterator[RunningStack]:
+    """A stack in a folder that Postgres' user can reach, gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="teamlore-stack-"))
+    folder.chmod(0o755)
+    process = StackProcess(folder / "data")
     try:
+        process.start()
         yield process.running()
     finally:
         process.stop()
+        if "KEEP_STACK" not in os.environ:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[RunningStack]:
+    """One stack for all tests of a session; each test uses banks of its own."""
+    with running_stack() as running:
+        yield running
 
 
 class StackProcess:

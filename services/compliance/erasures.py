@@ -1,0 +1,249 @@
+"""Rules of an erasure: its stages in order, and the runner that moves open ones on."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from kit.audit import CallContext, calling
+from kit.errors import from_driver
+from services.compliance.receipts import Facts, Receipt, Terms, sign, statement
+
+log = logging.getLogger("teamlore.compliance")
+SELF = "service:compliance"
+DONE = "server_done"
+PASS_SECONDS = 0.2
+LONGEST_WAIT = 5.0
+CHUNK = 100
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The step out of one state: where it leads, and the participant whose part must be done before (or none)."""
+
+    to_state: str
+    participant: str = ""
+
+
+STAGES: Mapping[str, Stage] = {
+    "hidden": Stage("keys_destroyed", "sync"),
+    "keys_destroyed": Stage("index_purged", "index"),
+    "index_purged": Stage(DONE),
+}
+
+
+@dataclass(frozen=True)
+class Open:
+    """An erasure that is not done yet."""
+
+    erasure_id: str
+    bank: str
+    state: str
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """A device's copy of the bank, and the seq through which it has purged what was erased."""
+
+    device_id: str
+    acked_seq: int
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """An erasure in one snapshot, taken at `read_at` by the database's clock; times of stages to come are None."""
+
+    erasure_id: str
+    bank: str
+    state: str
+    memory_ids: tuple[str, ...]
+    requested_at: datetime
+    hidden_at: datetime
+    keys_destroyed_at: datetime | None
+    index_purged_at: datetime | None
+    server_done_at: datetime | None
+    through_seq: int
+    mirrors: tuple[Mirror, ...]
+    receipt: Receipt | None
+    read_at: datetime
+
+    @property
+    def confirmed(self) -> tuple[str, ...]:
+        """Devices that have purged all of it, sorted."""
+        return tuple(sorted(m.device_id for m in self.mirrors if m.acked_seq >= self.through_seq))
+
+    @property
+    def unconfirmed(self) -> tuple[str, ...]:
+        """Devices that have not said so yet, sorted."""
+        return tuple(sorted(m.device_id for m in self.mirrors if m.acked_seq < self.through_seq))
+
+
+def facts_of(erasure: Erasure) -> Facts:
+    """What a receipt says of an erasure whose participants are done; the servers are done as of the snapshot.
+
+    Raises ValueError while a stage is still to come: nothing is signed that did not happen.
+    """
+    if (
+        erasure.state != "index_purged"
+        or erasure.keys_destroyed_at is None
+        or erasure.index_purged_at is None
+    ):
+        raise ValueError("a receipt is signed only over an erasure whose participants are done")
+    return Facts(
+        erasure.erasure_id, erasure.bank, erasure.memory_ids, erasure.requested_at, erasure.hidden_at,
+        erasure.keys_destroyed_at, erasure.index_purged_at, erasure.read_at, erasure.through_seq,
+        erasure.confirmed, erasure.unconfirmed,
+    )  # fmt: skip
+
+
+def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Ids in the portions that one call to a participant carries."""
+    for start in range(0, len(ids), CHUNK):
+        yield ids[start : start + CHUNK]
+
+
+def wait_after(failures: int) -> float:
+    """Seconds to wait after that many failures in a row (1 or more): doubles from one pass up to 5 s."""
+    return min(LONGEST_WAIT, PASS_SECONDS * 2.0 ** min(failures - 1, 16))
+
+
+class EraseObjects(Protocol):
+    """One participant's part: destroys what it keeps of these memories; harmless when repeated."""
+
+    async def __call__(self, erasure_id: str, bank: str, memory_ids: Sequence[str]) -> None:
+        """Returns when nothing is left. Raises Refusal when that cannot be had now."""
+        ...
+
+
+class ErasureStore(Protocol):
+    """What the runner needs of the store."""
+
+    async def open_erasures(self) -> Sequence[Open]:
+        """Erasures that are not done."""
+        ...
+
+    async def erasure(self, erasure_id: str) -> Erasure | None:
+        """One erasure."""
+        ...
+
+    async def memory_ids(self, erasure_id: str) -> Sequence[str]:
+        """The ids it erases."""
+        ...
+
+    async def advance(self, pending: Open, to_state: str) -> bool:
+        """Moves it on from the state in `pending`; false where it has left that or is not ready to."""
+        ...
+
+    async def finish(self, pending: Open, done_at: datetime, receipt: Receipt) -> bool:
+        """Keeps its receipt and ends it; false where that was done already."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Wait:
+    failures: int
+    due: float
+
+
+class Runner:
+    """Moves open erasures on, in the background, until each has its receipt.
+
+    Replicas need no lock between them. Each step may be repeated: a participant finds nothing left to destroy, and
+    leaving a state is one update that names the state it leaves, so that of two runners one moves the row and writes
+    the audit row, and the other changes nothing. The same holds for a process that dies between any two steps.
+    """
+
+    def __init__(
+        self,
+        store: ErasureStore,
+        participants: Mapping[str, EraseObjects],
+        key: Ed25519PrivateKey,
+        terms: Terms,
+    ) -> None:
+        self._store = store
+        self._participants = participants
+        self._key = key
+        self._terms = terms
+        self._waits: dict[str, _Wait] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins to pass over the open erasures, five times a second."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Ends at once; what was under way is taken up again by the next runner."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.pass_once()
+            except Exception as error:
+                _complain("open erasures cannot be read", error)
+            await asyncio.sleep(PASS_SECONDS)
+
+    async def pass_once(self) -> None:
+        """Moves each open erasure that is due as far as it goes. Raises what the store raises when it cannot list."""
+        pending = await self._store.open_erasures()
+        ids = {item.erasure_id for item in pending}
+        self._waits = {key: wait for key, wait in self._waits.items() if key in ids}
+        # Who could not be reached is not asked again in this pass, so that it holds up others for one call at most.
+        down: set[str] = set()
+        for item in pending:
+            wait = self._waits.get(item.erasure_id)
+            if wait is None or wait.due <= time.monotonic():
+                await self._move(item, down)
+
+    async def _move(self, item: Open, down: set[str]) -> None:
+        while item.state != DONE:
+            stage = STAGES[item.state]
+            if stage.participant in down:
+                return
+            try:
+                moved = await self._step(item, stage)
+            except Exception as error:
+                if _complain(f"erasure {item.erasure_id} stays {item.state}", error) and stage.participant:
+                    down.add(stage.participant)
+                moved = False
+            if not moved:
+                self._put_off(item.erasure_id)
+                return
+            self._waits.pop(item.erasure_id, None)
+            item = Open(item.erasure_id, item.bank, stage.to_state)
+
+    async def _step(self, item: Open, stage: Stage) -> bool:
+        participant = self._participants.get(stage.participant)
+        if participant is not None:
+            for ids in chunks(await self._store.memory_ids(item.erasure_id)):
+                await participant(item.erasure_id, item.bank, ids)
+        with calling(CallContext(f"erasure.{stage.to_state}", SELF, SELF)):
+            if stage.to_state != DONE:
+                return await self._store.advance(item, stage.to_state)
+            erasure = await self._store.erasure(item.erasure_id)
+            if erasure is None or erasure.state != item.state:
+                return False
+            receipt = sign(self._key, statement(facts_of(erasure), self._terms))
+            return await self._store.finish(item, erasure.read_at, receipt)
+
+    def _put_off(self, erasure_id: str) -> None:
+        held = self._waits.get(erasure_id)
+        failures = held.failures + 1 if held else 1
+        self._waits[erasure_id] = _Wait(failures, time.monotonic() + wait_after(failures))
+
+
+def _complain(what: str, error: Exception) -> bool:
+    """Logs without the words of the error, which may quote what was sent; true where it will pass by itself."""
+    refusal = from_driver(error)
+    if refusal is None:
+        log.error("%s: a defect", what, exc_info=error)
+        return False
+    log.warning("%s: %s", what, refusal.reason)
+    return refusal.rule.http >= 503

@@ -1,0 +1,110 @@
+"""Compliance's rows: holds and erasures in schema `memory`, written only through its functions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from kit.database import Database
+from services.compliance.erasures import Erasure, Mirror, Open
+from services.compliance.receipts import Receipt
+
+QUERIES = Path(__file__).with_name("queries.sql")
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A legal hold; it binds while `lifted_at` is None."""
+
+    hold_id: str
+    bank: str
+    matter: str
+    placed_by: str
+    placed_at: datetime
+    review_at: datetime | None
+    lifted_at: datetime | None
+
+
+class Store:
+    """Reads and writes holds and erasures."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def place_hold(
+        self, bank: str, hold_id: str, matter: str, officer: str, review_at: datetime | None
+    ) -> Hold:
+        """Places a hold. Raises Refusal INVALID_SCOPE through the driver for a bank id without a layer."""
+        async with self._database.transaction() as tx:
+            placed_at = await tx.value("place_hold", bank, hold_id, matter, officer, review_at)
+            tx.changed(bank, 1)
+        return Hold(hold_id, bank, matter, officer, placed_at, review_at, None)
+
+    async def lift_hold(self, bank: str, hold_id: str, officer: str) -> bool:
+        """Lifts a hold; false where the bank has no such hold that binds."""
+        async with self._database.transaction() as tx:
+            lifted = bool(await tx.value("lift_hold", bank, hold_id, officer))
+            tx.changed(bank, int(lifted))
+        return lifted
+
+    async def holds(self, bank: str) -> list[Hold]:
+        """The holds of a bank, the newest first."""
+        return [Hold(**row) for row in await self._database.fetch("holds", bank)]
+
+    async def erase(self, bank: str, ids: Sequence[str], officer: str, erasure_id: str) -> int:
+        """Buries memories in one commit; counts them. Raises Refusal BANK_HELD through the driver."""
+        async with self._database.transaction() as tx:
+            row = await tx.row("erase", bank, list(ids), officer, erasure_id)
+            assert row is not None
+            tx.changed(bank, row["erased"])
+        return int(row["erased"])
+
+    async def open_erasures(self) -> list[Open]:
+        """Erasures that are not done, those whose keys still stand first; at most 1000."""
+        return [Open(**row) for row in await self._database.fetch("open_erasures")]
+
+    async def bank_of(self, erasure_id: str) -> str | None:
+        """The bank an erasure belongs to; None for an unknown one."""
+        bank = await self._database.value("bank_of", erasure_id)
+        return None if bank is None else str(bank)
+
+    async def memory_ids(self, erasure_id: str) -> list[str]:
+        """The ids an erasure destroys."""
+        return [row["id"] for row in await self._database.fetch("memory_ids", erasure_id)]
+
+    async def erasure(self, erasure_id: str) -> Erasure | None:
+        """One erasure in one snapshot; None for an unknown one."""
+        row = await self._database.row("erasure", erasure_id)
+        if row is None:
+            return None
+        receipt = None
+        if row["statement"] is not None:
+            receipt = Receipt(row["statement"], row["signature"], row["public_key"])
+        return Erasure(
+            row["erasure_id"], row["bank"], row["state"], tuple(row["memory_ids"]), row["requested_at"],
+            row["hidden_at"], row["keys_destroyed_at"], row["index_purged_at"], row["server_done_at"], row["through_seq"],
+            tuple(Mirror(*pair) for pair in zip(row["devices"], row["acked"], strict=True)), receipt, row["read_at"],
+        )  # fmt: skip
+
+    async def advance(self, pending: Open, to_state: str) -> bool:
+        """Moves an erasure on from the state in `pending`; false where it has left that or keys still stand."""
+        async with self._database.transaction() as tx:
+            moved = bool(await tx.value("advance_erasure", pending.erasure_id, pending.state, to_state))
+            tx.changed(pending.bank, int(moved))
+        return moved
+
+    async def finish(self, pending: Open, done_at: datetime, receipt: Receipt) -> bool:
+        """Keeps the receipt and ends the erasure; false where that was done."""
+        async with self._database.transaction() as tx:
+            done = bool(
+                await tx.value(
+                    "finish_erasure",
+                    pending.erasure_id,
+                    done_at,
+                    receipt.statement,
+                    receipt.signature,
+                    receipt.public_key,
+                )
+            )
+            tx.changed(pending.bank, int(done))
+        return done

@@ -1,0 +1,67 @@
+"""The calls of index: decoded, authenticated, authorised and validated by the interceptor."""
+
+from typing import Any
+
+from teamlore.compliance.v1 import compliance_pb2, compliance_pb2_grpc
+from teamlore.index.v1 import index_pb2, index_pb2_grpc
+
+from services.index.finding import Candidate, Finder
+from services.index.following import InFlight
+from services.index.indexing import erase
+from services.index.store import Store
+from services.index.vectors import Vectors
+
+DEFAULT_LIMIT, LARGEST_LIMIT = 10, 100
+
+
+class IndexHandlers(index_pb2_grpc.IndexServiceServicer):
+    """Memories by meaning."""
+
+    def __init__(self, finder: Finder) -> None:
+        self._finder = finder
+
+    async def Search(self, request: index_pb2.SearchRequest, context: Any) -> index_pb2.SearchResponse:
+        """The nearest live memories."""
+        limit = min(request.limit or DEFAULT_LIMIT, LARGEST_LIMIT)
+        found = await self._finder.search(request.bank, request.query, limit)
+        return index_pb2.SearchResponse(
+            hits=[
+                index_pb2.SearchHit(
+                    id=m.id, text=m.text, tags=m.tags, author=m.author, score=score, lane=m.lane
+                )
+                for m, score in found
+            ]
+        )
+
+    async def FindNearDuplicates(
+        self, request: index_pb2.FindNearDuplicatesRequest, context: Any
+    ) -> index_pb2.FindNearDuplicatesResponse:
+        """What each candidate nearly repeats."""
+        candidates = [Candidate(candidate.id, candidate.text) for candidate in request.candidates]
+        answers = await self._finder.near_duplicates(request.bank, candidates, request.threshold)
+        return index_pb2.FindNearDuplicatesResponse(
+            results=[
+                index_pb2.NearDuplicate(
+                    id=candidate.id, duplicate_of=hit.id if hit else "", score=hit.score if hit else 0
+                )
+                for candidate, hit in zip(candidates, answers, strict=True)
+            ]
+        )
+
+
+class ParticipantHandlers(compliance_pb2_grpc.ErasureParticipantServiceServicer):
+    """Index's part in an erasure: the vectors."""
+
+    def __init__(self, store: Store, vectors: Vectors, in_flight: InFlight) -> None:
+        self._store = store
+        self._vectors = vectors
+        self._in_flight = in_flight
+
+    async def EraseObjects(
+        self, request: compliance_pb2.EraseObjectsRequest, context: Any
+    ) -> compliance_pb2.EraseObjectsResponse:
+        """Destroys the vectors of buried memories."""
+        count = await erase(
+            self._store, self._vectors, self._in_flight, request.bank, list(request.memory_ids)
+        )
+        return compliance_pb2.EraseObjectsResponse(erased_count=count)

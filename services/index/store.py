@@ -1,0 +1,163 @@
+"""What index reads and keeps in Postgres: the granted views of `memory`, and its own cursors."""
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from teamlore.sync.v1 import sync_pb2
+
+from kit.database import Database
+from kit.errors import Refusal
+from kit.sealing import KeyStore, Slot, open_rows
+from services.index.following import Change
+
+QUERIES = Path(__file__).with_name("queries.sql")
+log = logging.getLogger("teamlore.index")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a hit shows of a memory."""
+
+    id: str
+    author: str
+    lane: str
+    text: str
+    tags: tuple[str, ...]
+
+
+class Claim:
+    """One bank, followed by this process alone for as long as the claim lasts."""
+
+    def __init__(self, store: "Store", connection: Any, bank: str, seq: int, head: int) -> None:
+        self._store = store
+        self._connection = connection
+        self._bank = bank
+        self._seq = seq
+        self._head = head
+
+    async def page(self, limit: int) -> tuple[tuple[Change, ...], int, bool]:
+        """The changes after the cursor, the seq they end at, and whether there are more.
+
+        Raises Refusal KEYSTORE_UNAVAILABLE.
+        """
+        rows = await self._connection.fetch(self._store.database.sql("page"), self._bank, self._seq, limit)
+        if not rows:  # compacted away
+            return (), self._head, False
+        through = rows[-1]["seq"]
+        return await self._store.changes(self._bank, rows), through, through < self._head
+
+    async def save(self, through: int) -> None:
+        """Notes how far the bank was followed; it holds when the claim ends without an error."""
+        await self._connection.execute(self._store.database.sql("save"), self._bank, through)
+
+
+class Store:
+    """Reads changes and memories, and opens what is sealed in them."""
+
+    def __init__(self, database: Database, keys: KeyStore) -> None:
+        self.database = database
+        self._keys = keys
+
+    async def check_model(self, collection: str, model: str, revision: str, dimension: int) -> None:
+        """Records the model of a collection's vectors. Raises Refusal MODEL_MISMATCH where another one made them."""
+        await self.database.fetch("record_model", collection, model, revision, dimension)
+        row = await self.database.row("model", collection)
+        assert row is not None
+        if (row["model"], row["revision"], row["dimension"]) != (model, revision, dimension):
+            raise Refusal(
+                "MODEL_MISMATCH",
+                f"the vectors were made by {row['model']} (revision {row['revision'][:12]}, {row['dimension']} dimensions),"
+                f" but EMBED_MODEL gives {model} (revision {revision[:12]}, {dimension} dimensions)",
+            )
+
+    async def start_over(self) -> None:
+        """Follows every bank from its beginning again."""
+        await self.database.fetch("start_over")
+
+    async def behind(self) -> list[str]:
+        """Banks with changes that were not followed yet."""
+        return [row["bank"] for row in await self.database.fetch("behind")]
+
+    @contextlib.asynccontextmanager
+    async def claim(self, bank: str) -> AsyncIterator[Claim | None]:
+        """The bank for this process alone, or None where it is not behind or another has it.
+
+        Each statement within sees what is committed by then, so a memory can be looked at again.
+        """
+        await self.database.fetch("make_cursor", bank)
+        async with (
+            self.database.connection() as connection,
+            connection.transaction(isolation="read_committed"),
+        ):
+            row = await connection.fetchrow(self.database.sql("claim"), bank)
+            yield None if row is None else Claim(self, connection, bank, row["seq"], row["head"])
+
+    async def erase(self, bank: str, destroy: Callable[[], Awaitable[int]]) -> int:
+        """Runs `destroy` while no process follows the bank, and writes the call's audit row when it destroyed something."""
+        async with self.database.transaction() as tx:
+            await tx.fetch("make_cursor", bank)
+            await tx.fetch("hold", bank)
+            count = await destroy()
+            if count:
+                tx.changed(bank, count)
+        return count
+
+    async def live(self, bank: str, ids: Sequence[str]) -> set[str]:
+        """Which of these memories are live now."""
+        if not ids:
+            return set()
+        return {row["id"] for row in await self.database.fetch("live", bank, list(ids))}
+
+    async def memories(self, bank: str, ids: Sequence[str], limit: int) -> list[Memory]:
+        """The first `limit` of these memories that are live, in the order given. Raises Refusal KEYSTORE_UNAVAILABLE."""
+        rows = {row["id"]: row for row in await self.database.fetch("memories", bank, list(ids))}
+        kept = [rows[memory_id] for memory_id in ids if memory_id in rows][:limit]
+        found = []
+        for row, content in zip(
+            kept, await self._open(bank, [(row["id"], row) for row in kept]), strict=True
+        ):
+            if content is not None:
+                found.append(Memory(row["id"], row["author"], row["lane"], content.text, tuple(content.tags)))
+        return found
+
+    async def changes(self, bank: str, rows: Sequence[Any]) -> tuple[Change, ...]:
+        """Rows of a page as changes. Raises Refusal KEYSTORE_UNAVAILABLE."""
+        sealed = [(row["memory_id"], row) for row in rows if row["sealed"] is not None]
+        opened = await self._open(bank, sealed)
+        content = {row["seq"]: one for (_, row), one in zip(sealed, opened, strict=True)}
+        changes = []
+        for row in rows:
+            plain = content.get(row["seq"])
+            text = None if plain is None else plain.text
+            changes.append(
+                Change(
+                    row["seq"],
+                    row["memory_id"],
+                    row["kind"],
+                    row["lane"] or "",
+                    row["derivation"] or "",
+                    text,
+                )
+            )
+        return tuple(changes)
+
+    async def _open(self, bank: str, rows: Sequence[tuple[str, Any]]) -> list[Any]:
+        """The contents; None for a memory that was erased meanwhile. A live one without a key is an alarm."""
+        opened = open_rows(
+            self._keys,
+            bank,
+            [(memory_id, Slot(r["key_page"], r["key_slot"]), r["sealed"]) for memory_id, r in rows],
+        )
+        missing = [memory_id for (memory_id, _), plain in zip(rows, opened, strict=True) if plain is None]
+        still = await self.live(bank, missing)
+        if still:
+            log.critical(
+                "ALARM: %d live memories have no key; the key store is not the one of this database",
+                len(still),
+            )
+            raise Refusal("KEYSTORE_UNAVAILABLE", "a live memory cannot be opened", retry_after=5)
+        return [None if plain is None else sync_pb2.MemoryContent.FromString(plain) for plain in opened]

@@ -1,0 +1,107 @@
+"""The order of the follower's steps, which is what makes an erasure final and a kill harmless."""
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from services.index.following import Change, InFlight, Vector
+from services.index.indexing import Follower, erase
+
+BANK = "project:order"
+
+
+class Parts:
+    """Store, claim, vectors and embedding in one, writing down what was asked of them."""
+
+    def __init__(self, changes: Sequence[Change], live_later: set[str]) -> None:
+        self.log: list[Any] = []
+        self.points: set[str] = set()
+        self._changes = tuple(changes)
+        self._live = live_later
+        self.failing = ""
+
+    def _note(self, what: str, *more: object) -> None:
+        if what == self.failing:
+            raise OSError(what)
+        self.log.append((what, *more))
+
+    @contextlib.asynccontextmanager
+    async def claim(self, bank: str) -> AsyncIterator["Parts"]:
+        yield self
+
+    async def page(self, limit: int) -> tuple[tuple[Change, ...], int, bool]:
+        return self._changes, self._changes[-1].seq, False
+
+    async def save(self, through: int) -> None:
+        self._note("save", through)
+
+    async def live(self, bank: str, ids: Sequence[str]) -> set[str]:
+        self._note("live")
+        return self._live & set(ids)
+
+    async def erase(self, bank: str, destroy: Any) -> int:
+        self._note("hold")
+        return int(await destroy())
+
+    async def exists(self) -> bool:
+        return True
+
+    async def present(self, bank: str, ids: Sequence[str]) -> set[str]:
+        return self.points & set(ids)
+
+    async def put(self, bank: str, points: Sequence[Any]) -> None:
+        self._note("put", sorted(point.id for point in points))
+        self.points |= {point.id for point in points}
+
+    async def delete(self, bank: str, ids: Sequence[str], *, wait: bool) -> None:
+        self._note("delete", list(ids), wait)
+        self.points -= set(ids)
+
+    async def embed(self, texts: Sequence[str]) -> Vector:
+        self._note("embed", list(texts))
+        return np.ones((len(texts), 3), dtype=np.float32)
+
+
+def follower(parts: Any, in_flight: InFlight | None = None) -> Follower:
+    return Follower(parts, parts, parts, in_flight or InFlight(), 3)
+
+
+def change(name: str, seq: int = 1) -> Change:
+    return Change(seq, name, "upsert", "synced", "fact", f"text of {name}")
+
+
+async def test_what_was_erased_while_its_vector_was_made_is_deleted_before_the_cursor_is_saved() -> None:
+    parts = Parts([change("gone"), change("kept", 2)], live_later={"kept"})
+    assert not await follower(parts).follow(BANK)
+    assert [step[0] for step in parts.log] == ["embed", "put", "live", "delete", "save"]
+    assert parts.log[3][1] == ["gone"] and parts.points == {"kept"}
+
+
+@pytest.mark.parametrize("failing", ["embed", "put", "live", "delete"])
+async def test_whatever_fails_saves_no_cursor_and_is_done_again(failing: str) -> None:
+    parts, in_flight = Parts([change("a"), Change(2, "b", "erase")], live_later={"a"}), InFlight()
+    parts.points, parts.failing = {"b"}, failing
+    with pytest.raises(OSError, match=failing):
+        await follower(parts, in_flight).follow(BANK)
+    assert "save" not in [step[0] for step in parts.log]
+    parts.failing = ""
+    await follower(parts, in_flight).follow(BANK)
+    assert parts.points == {"a"} and parts.log[-1] == ("save", 2)
+
+
+async def test_a_text_that_was_just_checked_is_not_embedded_twice_and_then_let_go() -> None:
+    parts, in_flight = Parts([change("a"), change("b", 2)], live_later={"a", "b"}), InFlight()
+    in_flight.put(BANK, "a", "text of a", np.ones(3, dtype=np.float32))
+    await follower(parts, in_flight).follow(BANK)
+    assert parts.log[0] == ("embed", ["text of b"]) and len(in_flight) == 0
+
+
+async def test_an_erasure_waits_for_the_bank_then_for_the_files_and_spares_the_living() -> None:
+    parts: Any = Parts([change("a")], live_later={"alive"})
+    parts.points = {"a", "alive"}
+    assert await erase(parts, parts, InFlight(), BANK, ["a", "b", "alive"]) == 1
+    assert parts.log[0] == ("hold",) and parts.log[-1] == ("delete", ["a", "b"], True)
+    assert parts.points == {"alive"}

@@ -1,0 +1,143 @@
+"""The vectors: a collection of Qdrant, or of the vector engine, over gRPC. A point never carries text."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from qdrant_client import AsyncQdrantClient, models
+
+from services.index.following import ROUNDING, Hit, Vector
+
+COLLECTION = "memories"
+_NAMESPACE = uuid.UUID("6f2a2b1e-4a0c-5d58-9c3e-7d1f0e5b8a44")
+_TIMEOUT = 10
+_WAIT_TIMEOUT = 25
+
+
+def point_id(bank: str, memory_id: str) -> str:
+    """The point of a memory. It is bound to the bank, so no call can reach a point of another one."""
+    return str(uuid.uuid5(_NAMESPACE, f"{bank}\0{memory_id}"))
+
+
+@dataclass(frozen=True)
+class Point:
+    """A memory's vector and what stands beside it."""
+
+    id: str
+    lane: str
+    derivation: str
+    vector: Vector
+
+
+class Vectors:
+    """Points of all banks; every call names the bank it is about."""
+
+    def __init__(self, url: str) -> None:
+        """`url` names the gRPC port, such as http://127.0.0.1:6334. Raises RuntimeError for anything else."""
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port or 6334
+        except ValueError:
+            host, port = None, 0
+        if not host:
+            raise RuntimeError(
+                "QDRANT_URL must be the address of Qdrant's gRPC port, such as http://127.0.0.1:6334"
+            )
+        self._client = AsyncQdrantClient(
+            host=host,
+            grpc_port=port,
+            https=parts.scheme == "https",
+            prefer_grpc=True,
+            check_compatibility=False,
+            timeout=_TIMEOUT,
+            grpc_options={"grpc.max_reconnect_backoff_ms": 1000},
+        )
+
+    async def close(self) -> None:
+        """Closes the channel."""
+        await self._client.close()
+
+    async def exists(self) -> bool:
+        """Whether the collection is there."""
+        return await self._client.collection_exists(COLLECTION)
+
+    async def create(self, dimension: int) -> None:
+        """Makes the collection. A server's optimizer is told to rewrite for few deleted vectors."""
+        await self._client.create_collection(
+            COLLECTION,
+            vectors_config=models.VectorParams(size=dimension, distance=models.Distance.COSINE),
+            optimizers_config=models.OptimizersConfigDiff(
+                deleted_threshold=0.001, vacuum_min_vector_number=100
+            ),
+        )
+
+    async def create_tenant_index(self) -> None:
+        """Makes the index on `bank`; harmless when repeated."""
+        await self._client.create_payload_index(
+            COLLECTION,
+            "bank",
+            models.KeywordIndexParams(type=models.KeywordIndexType.KEYWORD, is_tenant=True),
+        )
+
+    async def put(self, bank: str, points: Sequence[Point]) -> None:
+        """Stores points; they are durable when this returns."""
+        if not points:
+            return
+        await self._client.upsert(
+            COLLECTION,
+            [
+                models.PointStruct(
+                    id=point_id(bank, point.id),
+                    vector=point.vector.tolist(),
+                    payload={
+                        "id": point.id,
+                        "bank": bank,
+                        "lane": point.lane,
+                        "derivation": point.derivation,
+                    },
+                )
+                for point in points
+            ],
+            wait=True,
+        )
+
+    async def delete(self, bank: str, ids: Sequence[str], *, wait: bool) -> None:
+        """Removes points from every answer; with `wait` their bytes are gone too, also those that an earlier call hid."""
+        if ids:
+            points: list[models.ExtendedPointId] = [point_id(bank, memory_id) for memory_id in ids]
+            await self._client.delete(
+                COLLECTION,
+                models.PointIdsList(points=points),
+                wait=wait,
+                timeout=_WAIT_TIMEOUT if wait else None,
+            )
+
+    async def present(self, bank: str, ids: Sequence[str]) -> set[str]:
+        """Which of these memories have a point."""
+        if not ids:
+            return set()
+        wanted = {point_id(bank, memory_id): memory_id for memory_id in ids}
+        found = await self._client.retrieve(COLLECTION, list(wanted), with_payload=False, with_vectors=False)
+        return {wanted[str(point.id)] for point in found}
+
+    async def nearest(
+        self, bank: str, queries: Vector, limit: int, threshold: float | None = None
+    ) -> list[list[Hit]]:
+        """For each row of `queries` the nearest points of the bank, best first."""
+        of_bank = models.Filter(must=[models.FieldCondition(key="bank", match=models.MatchValue(value=bank))])
+        batch = [
+            models.QueryRequest(
+                query=row.tolist(),
+                filter=of_bank,
+                limit=limit,
+                score_threshold=None if threshold is None else threshold - ROUNDING,
+                with_payload=["id"],
+            )
+            for row in queries
+        ]
+        answers = await self._client.query_batch_points(COLLECTION, batch)
+        return [
+            [Hit(str((point.payload or {})["id"]), point.score) for point in answer.points]
+            for answer in answers
+        ]
