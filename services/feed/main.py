@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import asyncpg
 from teamlore.feed.v1 import feed_pb2_grpc
 
+from kit import hints
 from kit.config import load_or_exit, setting
 from kit.database import Database
 from kit.dialing import AuthClient
@@ -20,9 +20,6 @@ from services.feed.cursors import CursorCodec
 from services.feed.handlers import FeedHandlers
 from services.feed.heads import POLL_SECONDS, Heads
 from services.feed.store import QUERIES, Store
-
-log = logging.getLogger("teamlore.feed")
-CHANNEL = "teamlore_heads"
 
 
 @dataclass(frozen=True)
@@ -44,21 +41,6 @@ async def _poll(heads: Heads, drain: Drain) -> None:
     heads.ring_all()
 
 
-async def _listen(dsn: str, heads: Heads) -> None:
-    """Hears the hints; while it cannot, the poll alone wakes the watchers."""
-    while True:
-        lost = asyncio.Event()
-        with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-            connection = await asyncpg.connect(dsn, timeout=5)
-            try:
-                connection.add_termination_listener(lambda *_, gone=lost: gone.set())
-                await connection.add_listener(CHANNEL, lambda *call: heads.hint(str(call[3])))
-                await lost.wait()
-            finally:
-                connection.terminate()
-        await asyncio.sleep(0.5)
-
-
 @contextlib.asynccontextmanager
 async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
     """Connects to the database, the key store and auth, and gives what is served."""
@@ -72,7 +54,7 @@ async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
         heads = Heads(store.heads_of)
         tasks += [
             asyncio.create_task(_poll(heads, drain)),
-            asyncio.create_task(_listen(config.database_url, heads)),
+            asyncio.create_task(hints.listen(config.database_url, heads.hint)),
         ]
         authenticator = Authenticator(KeyCache(auth.keys), access, auth.exchange)
         handlers = FeedHandlers(store, CursorCodec(keys.secret("feed.cursors")), heads, authenticator, drain)

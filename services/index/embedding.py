@@ -4,19 +4,9 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from teamlore_embedder import Embedder, open_embedder
-from teamlore_embedder._onnx import PACKAGED_SHA256, OnnxEmbedder, packaged_model
+from teamlore_embedder import Embedder
 
 from services.index.following import Vector
-
-PACKAGED_NAME = "all-MiniLM-L6-v2-onnx-int8"
-
-
-def open_model(name: str, threads: int) -> Embedder:
-    """Opens a model; `threads` bounds the packaged one, others choose for themselves. Raises EmbedderUnavailable."""
-    if name:
-        return open_embedder(name)
-    return OnnxEmbedder(packaged_model(), PACKAGED_NAME, expected_sha256=PACKAGED_SHA256, threads=threads)
 
 
 class Embedding:

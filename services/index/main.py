@@ -6,25 +6,24 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import asyncpg
 from teamlore.compliance.v1 import compliance_pb2_grpc
 from teamlore.index.v1 import index_pb2_grpc
+from teamlore_embedder import open_embedder
 
+from kit import hints
 from kit.config import load_or_exit, setting
 from kit.database import Database
 from kit.dialing import AuthClient
 from kit.identity import AccessState, Authenticator, KeyCache
 from kit.sealing import KeyStore
 from kit.serving import Built, Drain, run
-from services.index.embedding import Embedding, open_model
+from services.index.embedding import Embedding
 from services.index.finding import Finder
 from services.index.following import InFlight
 from services.index.handlers import IndexHandlers, ParticipantHandlers
 from services.index.indexing import Follower
 from services.index.store import QUERIES, Store
 from services.index.vectors import COLLECTION, Vectors
-
-CHANNEL = "teamlore_heads"
 
 
 @dataclass(frozen=True)
@@ -44,25 +43,10 @@ class Config:
     """CPU threads of the packaged model."""
 
 
-async def _listen(dsn: str, follower: Follower) -> None:
-    """Hears the hints; while it cannot, the poll alone finds what is behind."""
-    while True:
-        lost = asyncio.Event()
-        with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-            connection = await asyncpg.connect(dsn, timeout=5)
-            try:
-                connection.add_termination_listener(lambda *_, gone=lost: gone.set())
-                await connection.add_listener(CHANNEL, lambda *call: follower.hint(str(call[3])))
-                await lost.wait()
-            finally:
-                connection.terminate()
-        await asyncio.sleep(0.5)
-
-
 @contextlib.asynccontextmanager
 async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
     """Opens the model, connects to the database, the key store, auth and the vectors, and gives what is served."""
-    model = await asyncio.to_thread(open_model, config.embed_model, config.embed_threads)
+    model = await asyncio.to_thread(open_embedder, config.embed_model, config.embed_threads)
     keys, vectors, embedding = KeyStore(Path(config.keystore)), Vectors(config.qdrant_url), Embedding(model)
     database = await Database.connect(config.database_url, "index", QUERIES, size=20)
     access, auth = AccessState(database), AuthClient(config.auth_target)
@@ -74,7 +58,7 @@ async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
         follower = Follower(store, vectors, embedding, in_flight, model.dimension)
         tasks += [
             asyncio.create_task(follower.run()),
-            asyncio.create_task(_listen(config.database_url, follower)),
+            asyncio.create_task(hints.listen(config.database_url, follower.hint)),
         ]
         handlers = IndexHandlers(Finder(store, vectors, embedding, in_flight))
         participant = ParticipantHandlers(store, vectors, in_flight)

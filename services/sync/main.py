@@ -12,12 +12,13 @@ from kit.barrier import Barrier
 from kit.config import load_or_exit, setting
 from kit.database import Database
 from kit.dialing import AuthClient
+from kit.hints import Sender
 from kit.identity import AccessState, Authenticator, KeyCache
 from kit.limits import RateLimit
 from kit.sealing import KeyStore
 from kit.serving import Built, Drain, run
 from services.sync.handlers import ParticipantHandlers, SyncHandlers
-from services.sync.neighbours import Hints, IndexClient
+from services.sync.neighbours import IndexClient
 from services.sync.pushing import Pusher
 from services.sync.store import QUERIES, Store
 
@@ -47,7 +48,7 @@ async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
     keys, eraser = KeyStore(Path(config.keystore)), KeyStore(Path(config.keystore))
     database = await Database.connect(config.database_url, "sync", QUERIES, size=20)
     access, auth = AccessState(database), AuthClient(config.auth_target)
-    index, hints = IndexClient(config.index_target, config.service_token), Hints(config.database_url)
+    index, hints = IndexClient(config.index_target, config.service_token), Sender(config.database_url)
     try:
         await access.start()
         store = Store(database, hints.committed)

@@ -1,0 +1,45 @@
+"""Searches every file of every store for unique words, in every form in which bytes could hide them."""
+
+import base64
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Found:
+    """A needle in a file, and the form it stood in."""
+
+    path: Path
+    form: str
+
+
+def forms(word: str) -> Iterator[tuple[str, bytes]]:
+    """The word as plain, lower and upper case, UTF-16 both ways, hex, and base64 at each of its three alignments."""
+    plain = word.encode()
+    yield "plain", plain
+    yield "utf-16-le", word.encode("utf-16-le")
+    yield "utf-16-be", word.encode("utf-16-be")
+    yield "lower utf-16-le", word.lower().encode("utf-16-le")
+    yield "hex", plain.hex().encode()
+    for shift in range(3):
+        # The characters at both ends depend on the neighbours; those between do not.
+        text = base64.b64encode(b"\0" * shift + plain)
+        yield f"base64 at {shift}", text[4 if shift else 0 : len(text) // 4 * 4 - 4]
+
+
+def search(folders: Iterable[Path], words: Iterable[str], raw: Iterable[bytes] = ()) -> list[Found]:
+    """All places where a word (in any form, any case) or a raw byte string stands in a file below the folders."""
+    wanted = [(form, needle) for word in words for form, needle in forms(word)]
+    wanted += [("raw bytes", needle) for needle in raw]
+    found = []
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            if not path.is_file():
+                continue
+            data = path.read_bytes()
+            lower = data.lower()
+            for form, needle in wanted:
+                if needle in data or (form in ("plain", "hex") and needle.lower() in lower):
+                    found.append(Found(path, form))
+    return found
