@@ -246,4 +246,4 @@ def _complain(what: str, error: Exception) -> bool:
         log.error("%s: a defect", what, exc_info=error)
         return False
     log.warning("%s: %s", what, refusal.reason)
-    return True
+    return refusal.rule.http >= 503

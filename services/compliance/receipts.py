@@ -57,19 +57,19 @@ def statement(facts: Facts, terms: Terms) -> bytes:
     They name the bank, ids, times and devices: no text, and nobody who asked.
     """
     words = {
-        "bank": facts.bank,
-        "devices": {"confirmed": sorted(facts.confirmed), "unconfirmed": sorted(facts.unconfirmed)},
         "erasure_id": facts.erasure_id,
-        "hidden_at": _time(facts.hidden_at),
-        "index_purged_at": _time(facts.index_purged_at),
-        "key_backups_expire_at": _time(facts.keys_destroyed_at + timedelta(days=terms.key_backup_days)),
-        "keys_destroyed_at": _time(facts.keys_destroyed_at),
+        "bank": facts.bank,
         "memory_count": len(facts.memory_ids),
         "memory_ids": sorted(facts.memory_ids),
-        "out_of_scope": list(terms.out_of_scope),
         "requested_at": _time(facts.requested_at),
+        "hidden_at": _time(facts.hidden_at),
+        "keys_destroyed_at": _time(facts.keys_destroyed_at),
+        "index_purged_at": _time(facts.index_purged_at),
         "server_done_at": _time(facts.server_done_at),
         "through_seq": facts.through_seq,
+        "devices": {"confirmed": sorted(facts.confirmed), "unconfirmed": sorted(facts.unconfirmed)},
+        "key_backups_expire_at": _time(facts.keys_destroyed_at + timedelta(days=terms.key_backup_days)),
+        "out_of_scope": list(terms.out_of_scope),
     }
     return json.dumps(words, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 

@@ -151,15 +151,21 @@ class SyncState:
                 self._lose(bank, id_, seq)
             self._connection.execute("UPDATE banks SET cursor = ? WHERE bank = ?", (page.cursor, bank))
 
-    def reconcile(self, bank: str, live: Mapping[str, int], cursor: str) -> frozenset[str]:
+    def reconcile(
+        self, bank: str, live: Mapping[str, int], cursor: str, requeue: Iterable[str] = ()
+    ) -> frozenset[str]:
         """Take the server's full list of live ids (id → seq) for what was received, and a new cursor.
 
-        Returns the received ids that are live no longer. The caller erases those first: it asks
+        `requeue` names own memories that the server has lost: they leave the ledger, so that they are pushed
+        again. Returns the other received ids that are live no longer. The caller erases those first: it asks
         `missing`, erases, then calls this, so that a crash in between repeats the erasure.
         """
         with writing(self._connection):
             self._ensure(bank)
-            missing = self._missing(bank, live)
+            again = frozenset(requeue)
+            for id_ in again:
+                self._connection.execute("DELETE FROM ledger WHERE bank = ? AND id = ?", (bank, id_))
+            missing = self._missing(bank, live) - again
             for id_ in missing:
                 self._lose(bank, id_, 0)
             # Seqs of another history may be lower than those known, so the list replaces, it does not raise.

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,7 @@ def test_facts_are_those_of_the_snapshot() -> None:
         {"index_purged_at": None},
     ],
 )
-def test_nothing_is_stated_that_did_not_happen(change: dict[str, None]) -> None:
+def test_nothing_is_stated_that_did_not_happen(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="whose participants are done"):
         facts_of(replace(PURGED, **change))
 

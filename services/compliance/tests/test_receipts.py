@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_the_statement_is_canonical() -> None:
 
 
 def test_every_fact_is_in_the_statement() -> None:
-    others = {
+    others: dict[str, Any] = {
         "erasure_id": "ab" * 16, "bank": "space:x", "memory_ids": ("memory-a",), "requested_at": AT - timedelta(1),
         "hidden_at": AT - timedelta(1), "keys_destroyed_at": AT - timedelta(1), "index_purged_at": AT - timedelta(1),
         "server_done_at": AT - timedelta(1), "through_seq": 18, "confirmed": (), "unconfirmed": (),

@@ -25,7 +25,7 @@ from kit.errors import Refusal, from_driver
 from kit.identity import Authenticator
 from kit.migrate import find_migrations, migrate
 from kit.serving import Built, Drain, Interceptor
-from services.compliance.erasures import EraseObjects, Open, Runner
+from services.compliance.erasures import Erasure, EraseObjects, Open, Runner
 from services.compliance.handlers import ComplianceHandlers
 from services.compliance.receipts import NO_INDEX, OUT_OF_SCOPE, Receipt, Terms, signing_key, verify
 from services.compliance.store import QUERIES, Store
@@ -257,14 +257,18 @@ async def test_one_that_is_down_holds_up_nobody_elses_keys(world: World) -> None
     await world.runner(index=down).pass_once()
     assert asked == erasures[:1]
     assert [await world.state(item) for item in erasures] == ["keys_destroyed"] * 3
+    newest = await world.erase()
+    order = [item.erasure_id for item in await world.store.open_erasures()]
+    assert order == [newest, *erasures], "those whose keys still stand come first, then the oldest"
 
 
-async def test_a_defect_in_one_erasure_stops_no_other(world: World) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError(), Refusal("FIELD_INVALID", "it dislikes this one")])
+async def test_a_defect_in_one_erasure_stops_no_other(world: World, error: Exception) -> None:
     broken, whole = await world.erase(), await world.erase()
 
     async def picky(erasure_id: str, bank: str, memory_ids: Sequence[str]) -> None:
         if erasure_id == broken:
-            raise ZeroDivisionError
+            raise error
         await world.index(erasure_id, bank, memory_ids)
 
     await world.runner(index=picky).pass_once()
@@ -337,6 +341,21 @@ async def test_two_replicas_leave_one_row_for_each_change(world: World) -> None:
     for erasure_id in erasures:
         erasure = await world.store.erasure(erasure_id)
         assert erasure is not None and erasure.receipt is not None and verify(erasure.receipt, TRUSTED)
+
+
+async def test_a_replica_that_comes_late_to_the_signing_leaves_it_alone(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Overtaken(Store):
+        async def erasure(self, erasure_id: str) -> Erasure | None:
+            await Runner(Store(world.database), {}, KEY, Terms(35)).pass_once()
+            return await super().erasure(erasure_id)
+
+    erasure_id = await world.erase()
+    world.store = Overtaken(world.database)
+    await world.runner().pass_once()
+    assert await world.state(erasure_id) == "server_done" and await world.audited() == STEPS
+    assert caplog.records == []
 
 
 async def test_a_finished_erasure_keeps_its_first_receipt(world: World) -> None:
@@ -420,7 +439,7 @@ class _Callers:
 
 
 @pytest.fixture
-async def service(world: World) -> AsyncIterator[compliance_pb2_grpc.ComplianceServiceStub]:
+async def service(world: World) -> AsyncIterator[Any]:
     built = Built(cast(Authenticator, _Callers()), [], (), {"erasure_id": world.store.bank_of})
     host = grpc.aio.server(interceptors=[Interceptor(built, Drain())])
     compliance_pb2_grpc.add_ComplianceServiceServicer_to_server(ComplianceHandlers(world.store), host)
@@ -442,7 +461,7 @@ async def answer(call: Any) -> tuple[str, str]:
 
 
 async def test_calls_from_hold_to_receipt(
-    world: World, service: compliance_pb2_grpc.ComplianceServiceStub
+    world: World, service: Any
 ) -> None:
     ids = await world.put(2)
     review = Timestamp(seconds=1_900_000_000)
@@ -475,7 +494,7 @@ async def test_calls_from_hold_to_receipt(
 
 
 async def test_calls_that_are_refused(
-    world: World, service: compliance_pb2_grpc.ComplianceServiceStub
+    world: World, service: Any
 ) -> None:
     erasure_id = await world.erase()
     for number in (-(10**15), 10**15):

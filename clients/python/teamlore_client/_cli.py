@@ -1,0 +1,142 @@
+"""What all commands share: options, the project they act on, and one exit code for each kind of failure."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import apsw
+import typer
+
+from teamlore_client._errors import Refused, ServerUnreachable, TeamloreError
+from teamlore_client._laptop import Laptop, NoEmbedder
+from teamlore_client._membership import TOKEN_VARIABLE, Membership, MembershipUnreadable
+from teamlore_client._memory import AmbiguousId, FieldInvalid, UnknownId
+from teamlore_client._project import ProjectBank, bank_of
+from teamlore_client._show import Output
+from teamlore_client._sqlite import ReadTooLong, StoreTooNew
+from teamlore_client._store import EmbedderMismatch, IdTaken
+
+if TYPE_CHECKING:
+    from teamlore_client._rpc import TeamClient
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Project = Annotated[
+    Path,
+    typer.Option("--project", help="A folder of the project.", file_okay=False, exists=True),
+]
+
+
+class Exit(IntEnum):
+    """The exit codes, as the help of the command tells them."""
+
+    FAILED = 1
+    USAGE = 2
+    DECIDE = 3
+    REFUSED = 4
+    OFFLINE = 5
+
+
+class Stop(Exception):
+    """The command ends here, for a reason that its user can read."""
+
+    def __init__(self, code: Exit, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class Here:
+    """What a command works with: this laptop, and the project of the folder it was called in."""
+
+    laptop: Laptop
+    project: ProjectBank
+    out: Output
+
+    @property
+    def bank(self) -> str:
+        """The project's bank."""
+        return self.project.id
+
+    def membership(self) -> Membership:
+        """Return the project's membership; ends the command when it is not shared."""
+        found = self.laptop.memberships.get(self.bank)
+        if found is None:
+            raise Stop(
+                Exit.FAILED, "not_joined", "this project is not shared; `teamlore team join` shares it"
+            )
+        return found
+
+    def dial(self, server: str, token: str) -> "TeamClient":
+        """Return a connection to a server, as a token."""
+        from teamlore_client._address import parse_address  # what works offline need not load the network
+        from teamlore_client._rpc import TeamClient
+
+        return TeamClient(parse_address(server), token)
+
+    def server(self, membership: Membership) -> "TeamClient":
+        """Return a connection to the membership's server, as the token kept with it."""
+        token = self.laptop.memberships.token(membership.bank)
+        if token is None:
+            message = f"there is no token for this project; join again or set {TOKEN_VARIABLE}"
+            raise Stop(Exit.FAILED, "no_token", message)
+        return self.dial(membership.url, token)
+
+
+@contextmanager
+def here(project: Path, as_json: bool) -> Iterator[Here]:
+    """Open what a command works with, and end it with the exit code of what goes wrong."""
+    out = Output(as_json)
+    try:
+        with Laptop() as laptop:
+            yield Here(laptop, bank_of(project), out)
+    except Stop as error:
+        out.fail(error.kind, str(error))
+        raise typer.Exit(error.code) from None
+    except FieldInvalid as error:
+        out.fail("field_invalid", str(error), field=error.field)
+        raise typer.Exit(Exit.USAGE) from None
+    except (UnknownId, AmbiguousId) as error:
+        out.fail("unknown_id" if isinstance(error, UnknownId) else "ambiguous_id", str(error))
+        raise typer.Exit(Exit.FAILED) from None
+    except ServerUnreachable as error:
+        out.fail("server_unreachable", f"the team's server cannot be reached: {error}")
+        raise typer.Exit(Exit.OFFLINE) from None
+    except Refused as error:
+        out.fail(
+            "refused", refusal(error), reason=error.reason, field=error.field, permission=error.permission
+        )
+        raise typer.Exit(Exit.REFUSED) from None
+    except (
+        TeamloreError,
+        MembershipUnreadable,
+        EmbedderMismatch,
+        IdTaken,
+        StoreTooNew,
+        ReadTooLong,
+        apsw.Error,
+        NoEmbedder,
+        OSError,
+    ) as error:
+        if isinstance(error, BrokenPipeError):  # whoever read the output has seen enough
+            raise
+        out.fail(_snake(type(error).__name__), str(error))
+        raise typer.Exit(Exit.FAILED) from None
+
+
+def refusal(error: Refused) -> str:
+    """Say a refusal in words that tell what to do about it."""
+    if error.reason == "BANK_HELD":
+        return "this project is under a legal hold; nothing was changed, neither on the server nor here"
+    if error.reason == "PERMISSION_DENIED" and error.permission:
+        return f"your token lacks the permission `{error.permission}` on this project; nothing was changed"
+    if error.reason.startswith("CREDENTIAL_"):
+        return f"the server does not accept the token ({error.message}); join again with a new one"
+    return f"the server refused: {error.message} ({error.reason})"
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")

@@ -1,0 +1,246 @@
+"""`teamlore memory`: save, list, recall and forget. All but `forget --team` works without a network."""
+
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from teamlore_client._cli import Exit, Here, Json, Project, Stop, here
+from teamlore_client._errors import Refused, ServerUnreachable
+from teamlore_client._lock import BankLock
+from teamlore_client._memory import FieldInvalid, Memory, check, new_id, scope_of
+from teamlore_client._show import as_json, details, label, line, whole
+
+if TYPE_CHECKING:
+    from teamlore_client._wire import Forgotten, Team
+
+app = typer.Typer(help="Save, list, recall and forget this project's memories.", no_args_is_help=True)
+
+_FACT_TYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_TEXT, _TAGS, _TAG = 50_000, 50, 100
+_DONE_SECONDS = 30.0
+_LOCK_SECONDS = 10.0
+
+
+@app.command()
+def add(
+    text: Annotated[str, typer.Argument(help="What was decided, and why.")],
+    tag: Annotated[list[str] | None, typer.Option(help="A tag; may be given more than once.")] = None,
+    fact_type: Annotated[str, typer.Option(help="The kind of fact, such as `decision`.")] = "",
+    occurred_at: Annotated[str, typer.Option(help="When it happened, in ISO 8601.")] = "",
+    project: Project = Path("."),
+    json: Json = False,
+) -> None:
+    """Save a memory. It is shared at the next sync when the project is joined."""
+    with here(project, json) as at:
+        memory = Memory(
+            id=new_id(),
+            bank=at.bank,
+            scope=scope_of(at.bank),
+            text=text,
+            created_at=datetime.now(UTC),
+            occurred_at=_moment(occurred_at),
+            tags=tuple(tag or ()),
+            fact_type=fact_type or None,
+        )
+        check(memory)
+        _check_for_team(memory)
+        with at.out.busy("saving"):
+            at.laptop.vectors.add(memory, at.laptop.embed([text])[0])
+        at.out.answer(as_json(memory), [f"saved {memory.id}"])
+
+
+@app.command("list")
+def list_(
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, the newest first.")] = 50,
+    tag: Annotated[str | None, typer.Option(help="Only those with this tag.")] = None,
+    project: Project = Path("."),
+    json: Json = False,
+) -> None:
+    """List the project's memories, the newest first, each with its id."""
+    with here(project, json) as at:
+        found = at.laptop.store.list(at.bank, limit, tag=tag)
+        value = {"bank": at.bank, "memories": [as_json(memory) for memory in found]}
+        lines = [line(memory).append(f"  {memory.id}", style="dim") for memory in found]
+        at.out.answer(value, lines or ["nothing is saved for this project yet"])
+
+
+@app.command()
+def show(
+    id: Annotated[str, typer.Argument(help="The id, or how it begins.")],
+    project: Project = Path("."),
+    json: Json = False,
+) -> None:
+    """Show one memory with all that is known of it."""
+    with here(project, json) as at:
+        memory = at.laptop.store.get(id)
+        standing = _standing(at, memory)
+        at.out.answer(as_json(memory) | {"team": standing or None}, details(memory, standing))
+
+
+@app.command()
+def recall(
+    query: Annotated[str, typer.Argument(help="What to look for, in your own words.")],
+    limit: Annotated[int, typer.Option(min=1, max=100, help="How many, the best first.")] = 10,
+    project: Project = Path("."),
+    json: Json = False,
+) -> None:
+    """Recall what is nearest to a question. Never uses the network."""
+    with here(project, json) as at:
+        if not query.strip():
+            raise FieldInvalid("query", "must not be empty")
+        vector = at.laptop.embed([query], "query")[0]
+        hits = at.laptop.vectors.search(at.bank, vector, query, limit)
+        memories = [as_json(hit.memory) | {"cosine": hit.cosine, "score": hit.score} for hit in hits]
+        at.out.answer({"bank": at.bank, "memories": memories}, [whole(hit.memory) for hit in hits])
+
+
+@app.command()
+def forget(
+    id: Annotated[str, typer.Argument(help="The id, or how it begins.")],
+    team: Annotated[bool, typer.Option("--team", help="Erase it for everyone.")] = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="Erase it on this machine only, and keep it off.")
+    ] = False,
+    project: Project = Path("."),
+    json: Json = False,
+) -> None:
+    """Erase a memory from disk. A shared one needs --team or --local; without, nothing changes (exit 3)."""
+    with here(project, json) as at:
+        if team and local:
+            raise Stop(Exit.USAGE, "usage", "--team and --local exclude each other")
+        memory = at.laptop.store.get(id)
+        joined = at.laptop.memberships.get(memory.bank) is not None
+        if not joined:
+            if team:
+                raise Stop(
+                    Exit.FAILED, "not_joined", "this memory's project is not shared; nothing was changed"
+                )
+            _erase_here(at, memory, {"scope": "own"}, f"forgot {memory.id}")
+            return
+        with _alone(at, memory.bank):
+            if not _is_shared(at, memory):
+                if team:
+                    raise Stop(
+                        Exit.FAILED, "not_shared", "this memory is not on the server; nothing was changed"
+                    )
+                _erase_here(at, memory, {"scope": "own"}, f"forgot {memory.id}")
+            elif team:
+                _forget_for_all(at, memory)
+            elif local:
+                at.laptop.state.suppress(memory.bank, [memory.id])
+                _erase_here(
+                    at, memory, {"scope": "local"}, f"hid {memory.id} on this machine; the team keeps it"
+                )
+            else:
+                raise Stop(Exit.DECIDE, "scope_needed", _which_scope(memory))
+
+
+def _forget_for_all(at: Here, memory: Memory) -> None:
+    membership = at.laptop.memberships.get(memory.bank)
+    assert membership is not None  # the caller looked
+    with at.server(membership) as server:
+        done = server.forget(memory.bank, [memory.id])  # a refusal ends here, before anything changed
+        at.laptop.state.forget(memory.bank, [memory.id])
+        gone = at.laptop.store.erase([memory.id]).gone
+        with at.out.busy("erasing for everyone"):
+            state = _followed(server, done)
+    value = {
+        "id": memory.id,
+        "scope": "team",
+        "gone": gone,
+        "erasure_id": done.erasure_id or None,
+        "state": state,
+    }
+    if done.erasure_id:
+        said = f"erased {memory.id} for everyone; erasure {done.erasure_id}: {state}"
+    else:
+        said = f"the team had erased {memory.id} before; it is gone here too"
+    at.out.answer(value, [said, *_if_not_gone(gone)])
+
+
+def _followed(server: "Team", done: "Forgotten") -> str:
+    """Wait for the servers to be done; what cannot be asked now stays as it was last known."""
+    state = "hidden" if done.erasure_id else "server_done"
+    end = time.monotonic() + _DONE_SECONDS
+    while state != "server_done" and time.monotonic() < end:
+        try:
+            state = server.erasure_state(done.erasure_id)
+        except (ServerUnreachable, Refused):
+            break
+        if state != "server_done":
+            time.sleep(0.25)
+    return state
+
+
+def _erase_here(at: Here, memory: Memory, value: dict[str, str], said: str) -> None:
+    gone = at.laptop.store.erase([memory.id]).gone
+    at.out.answer({"id": memory.id, "gone": gone} | value, [said, *_if_not_gone(gone)])
+
+
+def _if_not_gone(gone: bool) -> list[str]:
+    return [] if gone else ["another process is reading; its bytes leave the disk at the next command"]
+
+
+def _alone(at: Here, bank: str) -> BankLock:
+    # A sync that is under way may be pushing this very memory, so its fate is decided after that.
+    end = time.monotonic() + _LOCK_SECONDS
+    while (lock := at.laptop.try_lock(bank)) is None:
+        if time.monotonic() > end:
+            raise Stop(
+                Exit.FAILED, "busy", "a sync of this project is running; nothing was changed, try again"
+            )
+        time.sleep(0.1)
+    return lock
+
+
+def _is_shared(at: Here, memory: Memory) -> bool:
+    if memory.author is not None:
+        return True
+    pushed = at.laptop.state.ledger(memory.bank).get(memory.id)
+    return pushed is not None and pushed.answer in ("stored", "unchanged")
+
+
+def _standing(at: Here, memory: Memory) -> str:
+    if memory.author is not None:
+        return "shared by a teammate"
+    if memory.id in at.laptop.state.withheld(memory.bank):
+        return "withheld"
+    pushed = at.laptop.state.ledger(memory.bank).get(memory.id)
+    return "" if pushed is None else str(pushed)
+
+
+def _which_scope(memory: Memory) -> str:
+    by = "you" if memory.author is None else label(memory.author).strip("()")
+    return (
+        f"this memory is shared with the team (saved by {by}); nothing was changed. Erase it for everyone"
+        " with --team (your token needs the permission `forget`), or hide it on this machine with --local"
+    )
+
+
+def _moment(given: str) -> datetime | None:
+    if not given:
+        return None
+    try:
+        moment = datetime.fromisoformat(given)
+    except ValueError:
+        raise FieldInvalid("occurred_at", "must be a date or a time in ISO 8601") from None
+    try:
+        return moment.astimezone(UTC)
+    except (OverflowError, ValueError, OSError):
+        if moment.tzinfo is None:  # local time has no such date; its name is still meant
+            return moment.replace(tzinfo=UTC)
+        raise FieldInvalid("occurred_at", "must lie in the years 1 to 9999 in UTC") from None
+
+
+def _check_for_team(memory: Memory) -> None:
+    # The server's rules, told now rather than as a rejection at the next sync.
+    if len(memory.text) > _TEXT:
+        raise FieldInvalid("text", f"must not be longer than {_TEXT:,} characters")
+    if len(memory.tags) > _TAGS or any(not 1 <= len(tag) <= _TAG for tag in memory.tags):
+        raise FieldInvalid("tags", f"must be at most {_TAGS}, each of 1 to {_TAG} characters")
+    if memory.fact_type is not None and not _FACT_TYPE.fullmatch(memory.fact_type):
+        raise FieldInvalid("fact_type", "must be a lower-case word of at most 32 letters, digits and _")

@@ -1,0 +1,146 @@
+"""Applying what the team changed: teammates' memories in, erased ones out, and nothing skipped unnoticed."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from teamlore_client._errors import FeedGap
+from teamlore_client._laptop import Laptop
+from teamlore_client._memory import FieldInvalid, Memory, check
+from teamlore_client._state import Page
+from teamlore_client._wire import Batch, Change
+
+NEAR_DUPLICATE = 0.95
+_NEIGHBOURS = 20
+_KEPT = ("stored", "unchanged")
+_NEGATION = re.compile(r"\b(?:not?|never|none|nothing|without|cannot|neither|nor)\b|n['’]t\b", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a bank's history this laptop stands: what the state keeps as the cursor."""
+
+    seq: int = 0
+    cursor: str = ""
+
+    @classmethod
+    def read(cls, kept: str | None) -> "Place":
+        """Read what `str` wrote; nothing kept is the beginning."""
+        seq, _, cursor = (kept or "").partition(" ")
+        return cls(int(seq), cursor) if cursor else cls()
+
+    def __str__(self) -> str:
+        return f"{self.seq} {self.cursor}" if self.cursor else ""
+
+
+@dataclass
+class Pulled:
+    """What a pull did, counted while it goes on."""
+
+    stored: int = 0
+    """Teammates' memories that are new here."""
+    near_duplicates: int = 0
+    """Not stored, because this laptop has nearly the same of its own."""
+    suppressed: int = 0
+    """Not stored, because they were hidden on this machine."""
+    unreadable: int = 0
+    """Not stored, because a field breaks its rule or the id names something else here."""
+    erased: int = 0
+    """Erased here, because they were erased for the team."""
+
+
+def check_joins(batch: Batch, place: Place) -> None:
+    """Raise FeedGap unless the page begins where the last one ended and says so all the way through."""
+    seqs = [place.seq, *(change.seq for change in batch.changes)]
+    in_order = all(earlier < later for earlier, later in pairwise(seqs)) and seqs[-1] <= batch.through_seq
+    if batch.after_seq != place.seq:
+        raise FeedGap(
+            f"the feed goes on after {batch.after_seq}, but {place.seq} was the last change received"
+        )
+    if not in_order or not batch.cursor or (batch.more and batch.through_seq == batch.after_seq):
+        raise FeedGap(f"the page after {batch.after_seq} is not one run of changes up to {batch.through_seq}")
+
+
+def apply(laptop: Laptop, bank: str, changes: Sequence[Change], place: Place, counts: Pulled) -> None:
+    """Apply one page, then record it with everything received and the place it ends at.
+
+    In this order a crash in between repeats the page, which changes nothing.
+    """
+    last = {change.id: change for change in changes}
+    gone = {change.id: change.seq for change in last.values() if change.memory is None}
+    live = {change.id: change.seq for change in last.values() if change.memory is not None}
+    erase(laptop, bank, gone, counts)
+    pulled = mirror(laptop, bank, [each.memory for each in last.values() if each.memory], counts)
+    laptop.state.apply_page(bank, Page(str(place), live, pulled, gone))
+
+
+def erase(laptop: Laptop, bank: str, gone: Mapping[str, int], counts: Pulled) -> None:
+    """Erase from disk what was erased for the team; a copy that its author withheld stays the author's."""
+    wanted = gone.keys() - laptop.state.withheld(bank)
+    if wanted:
+        counts.erased += len(laptop.store.erase(sorted(wanted), seqs=gone).erased)
+
+
+def mirror(laptop: Laptop, bank: str, memories: Sequence[Memory], counts: Pulled) -> frozenset[str]:
+    """Store teammates' memories that belong here; return the ids that are now here as a teammate's."""
+    here = laptop.store.known(memory.id for memory in memories)
+    mine = _own(laptop, bank)
+    suppressed = laptop.state.suppressed(bank)
+    wanted: list[Memory] = []
+    for memory in memories:
+        if memory.id in suppressed:
+            counts.suppressed += 1
+        elif (
+            memory.derivation == "fact"
+            and memory.id not in mine
+            and not (memory.id in here and laptop.store.get(memory.id).author is None)
+        ):
+            wanted.append(memory)
+    return _stored(laptop, wanted, here, counts)
+
+
+def _own(laptop: Laptop, bank: str) -> frozenset[str]:
+    ledger = laptop.state.ledger(bank)
+    return frozenset(id_ for id_, pushed in ledger.items() if pushed.answer in _KEPT)
+
+
+def _stored(laptop: Laptop, wanted: Sequence[Memory], here: frozenset[str], counts: Pulled) -> frozenset[str]:
+    sound: list[Memory] = []
+    for memory in wanted:
+        try:
+            check(memory)
+            sound.append(memory)
+        except FieldInvalid:  # one bad row must not stop all that follow it
+            counts.unreadable += 1
+    if not sound:
+        return frozenset()
+    vectors = laptop.embed([memory.text for memory in sound])
+    new: list[tuple[Memory, Sequence[float]]] = []
+    for memory, vector in zip(sound, vectors, strict=True):
+        if memory.id not in here and _repeats_own(laptop, memory, vector):
+            counts.near_duplicates += 1
+        else:
+            new.append((memory, vector))
+    mirrored = laptop.vectors.put_mirrored(new)
+    counts.stored += len(mirrored.stored)
+    counts.unreadable += len(mirrored.refused)
+    return frozenset(mirrored.stored + mirrored.unchanged)
+
+
+def _repeats_own(laptop: Laptop, memory: Memory, vector: Sequence[float]) -> bool:
+    near = laptop.vectors.search(memory.bank, vector, limit=_NEIGHBOURS)
+    return any(
+        hit.cosine >= NEAR_DUPLICATE
+        and hit.memory.author is None
+        and _says_the_same(hit.memory.text, memory.text)
+        for hit in near
+    )
+
+
+def _says_the_same(one: str, other: str) -> bool:
+    # A vector hardly tells "we use Kafka" from "we do not use Kafka", or port 80 from 81: both are kept.
+    if bool(_NEGATION.search(one)) != bool(_NEGATION.search(other)):
+        return False
+    return sorted(_NUMBER.findall(one)) == sorted(_NUMBER.findall(other))

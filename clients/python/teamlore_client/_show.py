@@ -1,0 +1,173 @@
+"""What the command line prints: for people on a terminal, or one JSON object for a program."""
+
+import json
+import sys
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from teamlore_client._memory import Memory
+
+_LINE = 160
+_JOINERS = "\u200c\u200d"  # part of words and of emoji
+_HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+class Output:
+    """Where a command's answer goes."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no failure
+        self._out = _console(sys.stdout)
+        self._err = _console(sys.stderr)
+
+    def answer(self, value: Mapping[str, Any], lines: Iterable[Text | str]) -> None:
+        """Print the answer: the value as JSON, or the lines."""
+        if self.as_json:
+            print(json.dumps(value, ensure_ascii=True))
+            return
+        for line in lines:
+            self._out.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+    def note(self, line: str) -> None:
+        """Say something beside the answer, on stderr."""
+        self._err.print(shown(line), markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+    def fail(self, kind: str, message: str, **more: str) -> None:
+        """Say what went wrong: as JSON beside other answers, or on stderr."""
+        if self.as_json:
+            error = {"kind": kind, "message": message} | {key: value for key, value in more.items() if value}
+            print(json.dumps({"error": error}, ensure_ascii=True))
+            return
+        text = Text("error: ", style="bold red")
+        text.append(shown(message), style="default")
+        self._err.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+    @contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        """Show that something takes a while; only on a terminal."""
+        if self.as_json or not sys.stderr.isatty():
+            yield
+            return
+        with self._err.status(what):
+            yield
+
+
+def _console(stream: Any) -> Console:
+    terminal = bool(stream.isatty())
+    return Console(file=stream, force_terminal=terminal, no_color=None if terminal else True)
+
+
+def shown(text: str) -> str:
+    """Return the text with everything that could move a cursor or turn writing around made visible.
+
+    A teammate's memory is someone else's input: terminal escapes, control characters and bidirectional
+    overrides become `\\x1b`-like escapes. Line ends and tabs stay.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_harmless(character) for character in text)
+
+
+def _harmless(character: str) -> str:
+    if character in "\n\t" or character in _JOINERS:
+        return character
+    if unicodedata.category(character) not in _HIDDEN:
+        return character
+    number = ord(character)
+    return (
+        f"\\x{number:02x}"
+        if number < 0x100
+        else f"\\u{number:04x}"
+        if number < 0x10000
+        else f"\\U{number:08x}"
+    )
+
+
+def day(moment: datetime) -> str:
+    """Return the local date; at the edges of the calendar, where local time has none, the date in UTC."""
+    return _local(moment).date().isoformat()
+
+
+def minute(moment: datetime) -> str:
+    """Return the local date and time to the minute."""
+    return _local(moment).isoformat(" ", "minutes")
+
+
+def _local(moment: datetime) -> datetime:
+    try:
+        return moment.astimezone()
+    except (OverflowError, ValueError, OSError):
+        return moment.astimezone(UTC)
+
+
+def label(author: str | None) -> str:
+    """Return `(alice)` for user:alice, `(service:ci)` for others, nothing for one's own."""
+    return "" if author is None else f"({shown(author.removeprefix('user:'))})"
+
+
+def line(memory: Memory) -> Text:
+    """Return the memory on one line, cut to what a person reads at a glance."""
+    text = " ".join(memory.text.split())
+    return _item(memory, shown(text if len(text) <= _LINE else text[: _LINE - 1] + "…"))
+
+
+def whole(memory: Memory) -> Text:
+    """Return the memory with its full text; further lines are indented, so that none looks like an item."""
+    return _item(memory, shown("\n".join(memory.text.splitlines())).replace("\n", "\n  "))
+
+
+def _item(memory: Memory, text: str) -> Text:
+    item = Text("- ")
+    item.append(f"[{day(memory.occurred_at or memory.created_at)}]", style="dim")
+    if memory.author is not None:
+        item.append(" ")
+        item.append(label(memory.author), style="cyan")
+    item.append(f" {text}")
+    return item
+
+
+def details(memory: Memory, standing: str) -> list[Text]:
+    """Return all that is known of a memory, a line a field, then its text."""
+    fields = [
+        ("id", memory.id),
+        ("bank", memory.bank),
+        ("saved by", memory.author or "you"),
+        ("saved", minute(memory.created_at)),
+        ("happened", minute(memory.occurred_at) if memory.occurred_at else ""),
+        ("kind", memory.fact_type or ""),
+        ("tags", ", ".join(memory.tags)),
+        ("team", standing),
+        *((key, str(value)) for key, value in sorted(memory.metadata.items())),
+    ]
+    lines = []
+    for name, value in fields:
+        if value:
+            text = Text(f"{shown(name):<9} ", style="dim")
+            text.append(shown(value).replace("\n", " "), style="default")
+            lines.append(text)
+    return [*lines, Text(""), Text("  " + shown("\n".join(memory.text.splitlines())).replace("\n", "\n  "))]
+
+
+def as_json(memory: Memory) -> dict[str, Any]:
+    """Return the memory for `--json`; `saved_by` is null for one's own."""
+    return {
+        "id": memory.id,
+        "bank": memory.bank,
+        "text": memory.text,
+        "tags": list(memory.tags),
+        "metadata": dict(memory.metadata),
+        "fact_type": memory.fact_type,
+        "derivation": memory.derivation,
+        "occurred_at": memory.occurred_at.isoformat() if memory.occurred_at else None,
+        "created_at": memory.created_at.isoformat(),
+        "saved_by": memory.author,
+    }

@@ -1,0 +1,260 @@
+"""One sync of one bank: push what is queued, pull what changed, prove that both sides hold the same."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from teamlore_client import _pull
+from teamlore_client._errors import AnswerWrong, Busy, DigestMismatch, Refused
+from teamlore_client._laptop import Laptop
+from teamlore_client._membership import Membership
+from teamlore_client._memory import Memory
+from teamlore_client._pull import Place, Pulled
+from teamlore_client._sharing import PUSH_BATCH, PUSH_BYTES, queue, size
+from teamlore_client._state import Page, Pushed
+from teamlore_client._wire import Answer, Change, Team
+
+PULL_PAGE = 500
+ANSWERS = ("stored", "unchanged", "duplicate", "rejected")
+_LOST_PLACE = ("CURSOR_DIVERGED", "CURSOR_BEFORE_HORIZON", "CURSOR_INVALID")
+_FORGOTTEN = "the id was forgotten"  # how the server's reason begins when it refuses a forgotten id
+_SAMPLE = 3
+
+
+@dataclass
+class Synced:
+    """What one sync did."""
+
+    pushed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ANSWERS, 0))
+    """How many records got each answer."""
+    pulled: Pulled = field(default_factory=Pulled)
+    seq: int = 0
+    """Everything in the bank up to here is known on this laptop."""
+    reconciled: str = ""
+    """Why the whole list of live memories was compared, if it was."""
+    requeued: int = 0
+    """Own memories that the server had lost and was sent again."""
+    verified: bool = False
+    """True when the digest was compared with the server's at the same seq."""
+    erasures_confirmed: bool = False
+    """True when the server was told that erased memories are off this laptop's disk."""
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a sync would move."""
+
+    push: int
+    push_sample: tuple[Memory, ...]
+    pull: int
+    pull_sample: tuple[Memory, ...]
+    erase: int
+    reconcile: str = ""
+    """Why the whole list of live memories would be compared; `pull` and `erase` are unknown then."""
+
+
+def sync(laptop: Laptop, team: Team, membership: Membership, *, from_start: bool = False) -> Synced:
+    """Sync one bank under its lock. Raises Busy, or the TeamloreError that is also kept in the state.
+
+    Whatever was acknowledged or applied before an error stays so; the next sync goes on from there.
+    """
+    lock = laptop.try_lock(membership.bank)
+    if lock is None:
+        raise Busy("another sync of this project is running; nothing was done")
+    with lock:
+        try:
+            done = _Sync(laptop, team, membership).run(from_start)
+        except Exception as error:
+            laptop.state.failed(membership.bank, f"{type(error).__name__}: {error}")
+            raise
+        laptop.state.succeeded(membership.bank, datetime.now(UTC))
+        return done
+
+
+def preview(laptop: Laptop, team: Team, membership: Membership) -> Preview:
+    """Tell what a sync would move, and move neither the cursor nor the ledger."""
+    bank = membership.bank
+    waiting = tuple(queue(laptop.store, laptop.state, bank, share_captured=membership.share_captured))
+    place = Place.read(laptop.state.status(bank).cursor)
+    left_out = laptop.state.ledger(bank).keys() | laptop.state.suppressed(bank)
+    new: dict[str, Memory] = {}
+    gone: set[str] = set()
+    try:
+        more = True
+        while more:
+            batch = team.list_changes(bank, place.cursor, PULL_PAGE)
+            _pull.check_joins(batch, place)
+            for change in batch.changes:
+                new.pop(change.id, None)
+                if change.memory is None:
+                    gone.add(change.id)
+                elif change.id not in left_out and change.memory.derivation == "fact":
+                    new[change.id] = change.memory
+            place, more = Place(batch.through_seq, batch.cursor), batch.more
+    except Refused as error:
+        if error.reason not in _LOST_PLACE:
+            raise
+        return Preview(len(waiting), waiting[:_SAMPLE], 0, (), 0, error.reason)
+    here = laptop.store.known([*new, *gone])
+    arriving = [memory for id_, memory in new.items() if id_ not in here]
+    leaving = (gone & here) - laptop.state.withheld(bank)
+    return Preview(len(waiting), waiting[:_SAMPLE], len(arriving), tuple(arriving[:_SAMPLE]), len(leaving))
+
+
+class _Sync:
+    def __init__(self, laptop: Laptop, team: Team, membership: Membership) -> None:
+        self.laptop = laptop
+        self.state = laptop.state
+        self.team = team
+        self.membership = membership
+        self.bank = membership.bank
+        self.done = Synced()
+
+    def run(self, from_start: bool) -> Synced:
+        held_back = self._push_if_allowed()
+        if from_start:
+            self._reconcile("asked for")
+        try:
+            place = self._pull()
+        except Refused as error:
+            if error.reason not in _LOST_PLACE:
+                raise
+            self._reconcile(error.reason)
+            place = self._pull()
+        if self.done.requeued and held_back is None:
+            held_back = self._push_if_allowed()
+            place = self._pull()
+        self.done.seq = place.seq
+        self._compare(place)
+        self._confirm_erasures(place)
+        if held_back is not None:
+            raise held_back
+        return self.done
+
+    def _push_if_allowed(self) -> Refused | None:
+        try:
+            self._push()
+        except Refused as error:
+            # Who may only read still gets what the others wrote; the refusal is told at the end.
+            if error.reason != "PERMISSION_DENIED":
+                raise
+            return error
+        return None
+
+    def _push(self) -> None:
+        share_captured = self.membership.share_captured
+        waiting = list(queue(self.laptop.store, self.state, self.bank, share_captured=share_captured))
+        for batch in _batches(waiting):
+            if size(batch[0]) > PUSH_BYTES:  # alone in its batch
+                self._record((Answer(batch[0].id, "rejected", "too large to be sent"),))
+                continue
+            answers = self.team.push(self.bank, batch)
+            if [each.id for each in answers] != [memory.id for memory in batch]:
+                raise AnswerWrong("the server did not answer each pushed record in order")
+            self._record(answers)
+
+    def _record(self, answers: Iterable[Answer]) -> None:
+        recorded: dict[str, Pushed] = {}
+        forgotten: list[str] = []
+        for each in answers:
+            if each.status not in ANSWERS:
+                raise AnswerWrong(f"the server answered {each.status!r}, which this release does not know")
+            self.done.pushed[each.status] += 1
+            detail = each.duplicate_of if each.status == "duplicate" else each.reason
+            recorded[each.id] = Pushed(each.status, "" if each.status in ("stored", "unchanged") else detail)
+            if each.status == "rejected" and each.reason.startswith(_FORGOTTEN):
+                forgotten.append(each.id)
+        # Erased for the team while this laptop could not hear of it: its tombstone has been compacted away.
+        _pull.erase(self.laptop, self.bank, dict.fromkeys(forgotten, 0), self.done.pulled)
+        self.state.record_push(self.bank, recorded)
+        self.state.forget(self.bank, forgotten)
+
+    def _pull(self) -> Place:
+        place, more = self._place(), True
+        while more:
+            batch = self.team.list_changes(self.bank, place.cursor, PULL_PAGE)
+            _pull.check_joins(batch, place)
+            place, more = Place(batch.through_seq, batch.cursor), batch.more
+            _pull.apply(self.laptop, self.bank, batch.changes, place, self.done.pulled)
+        return place
+
+    def _place(self) -> Place:
+        return Place.read(self.state.status(self.bank).cursor)
+
+    def _reconcile(self, why: str) -> None:
+        """Make the mirror that of the server's live memories, whatever history they have.
+
+        The head comes first: what changes while the pages are read follows from its cursor. The old place is
+        kept until the end, so that a crash in between begins all this again.
+        """
+        head = self.team.get_head(self.bank)
+        live: dict[str, int] = {}
+        before = str(self._place())
+        for changes in self._live_pages():
+            memories = [each.memory for each in changes if each.memory is not None]
+            live |= {each.id: each.seq for each in changes if each.memory is not None}
+            pulled = _pull.mirror(self.laptop, self.bank, memories, self.done.pulled)
+            self.state.apply_page(self.bank, Page(before, {}, pulled))
+        requeue = self._lost_there(live)
+        missing = (self.state.missing(self.bank, live) | self.state.pulled(self.bank)) - live.keys() - requeue
+        _pull.erase(self.laptop, self.bank, dict.fromkeys(missing, 0), self.done.pulled)
+        self.state.apply_page(self.bank, Page(before, {}, gone=dict.fromkeys(missing, 0)))
+        self.state.reconcile(self.bank, live, str(Place(head.seq, head.cursor)), requeue)
+        self.done.reconciled, self.done.requeued = why, len(requeue)
+
+    def _live_pages(self) -> Iterator[tuple[Change, ...]]:
+        token = ""
+        while True:
+            page = self.team.list_live(self.bank, token)
+            yield page.changes
+            token = page.next
+            if not token:
+                return
+
+    def _lost_there(self, live: dict[str, int]) -> frozenset[str]:
+        """Return own memories that the server answered for and has no longer.
+
+        Only the server knows whether it lost them or forgot them: it is asked by pushing them once more.
+        """
+        lost = {
+            id_
+            for id_, pushed in self.state.ledger(self.bank).items()
+            if pushed.answer in ("stored", "unchanged", "duplicate")
+            and (pushed.detail if pushed.answer == "duplicate" else id_) not in live
+        }
+        return frozenset(lost & self.laptop.store.known(lost))
+
+    def _compare(self, place: Place) -> None:
+        theirs = self.team.get_digest(self.bank)
+        if theirs.seq != place.seq:  # someone wrote meanwhile; the next sync compares
+            return
+        ours = self.state.digest(self.bank)
+        if (ours.count, ours.sum) != (theirs.count, theirs.sum):
+            raise DigestMismatch(
+                f"at change {place.seq} the server has {theirs.count} memories and this laptop received"
+                f" {ours.count} that are not the same; run `teamlore team sync --from-start`"
+            )
+        self.done.verified = True
+
+    def _confirm_erasures(self, place: Place) -> None:
+        self.laptop.store.settle()
+        owed = self.state.owed_acks(self.bank)
+        if not owed or self.laptop.store.unacknowledged(self.bank):
+            return
+        self.team.ack_erasures(self.bank, self.membership.device_id, place.seq)
+        self.state.acknowledged(self.bank, owed)
+        self.done.erasures_confirmed = True
+
+
+def _batches(waiting: list[Memory]) -> Iterator[list[Memory]]:
+    batch: list[Memory] = []
+    taken = 0
+    for memory in waiting:
+        more = size(memory)
+        if batch and (len(batch) == PUSH_BATCH or taken + more > PUSH_BYTES):
+            yield batch
+            batch, taken = [], 0
+        batch.append(memory)
+        taken += more
+    if batch:
+        yield batch
