@@ -21,3 +21,5 @@ step "mypy --strict"
 mypy kit services stack embedder/teamlore_embedder clients/python/teamlore_client
 step "import rules"
 lint-imports --no-cache
+step "manifests"
+tests/manifests.sh

@@ -25,7 +25,7 @@ from kit.errors import Refusal, from_driver
 from kit.identity import Authenticator
 from kit.migrate import find_migrations, migrate
 from kit.serving import Built, Drain, Interceptor
-from services.compliance.erasures import Erasure, EraseObjects, Open, Runner
+from services.compliance.erasures import EraseObjects, Erasure, Open, Runner
 from services.compliance.handlers import ComplianceHandlers
 from services.compliance.receipts import NO_INDEX, OUT_OF_SCOPE, Receipt, Terms, signing_key, verify
 from services.compliance.store import QUERIES, Store
@@ -460,9 +460,7 @@ async def answer(call: Any) -> tuple[str, str]:
     return caught.value.code().name, caught.value.details() or ""
 
 
-async def test_calls_from_hold_to_receipt(
-    world: World, service: Any
-) -> None:
+async def test_calls_from_hold_to_receipt(world: World, service: Any) -> None:
     ids = await world.put(2)
     review = Timestamp(seconds=1_900_000_000)
     placed = await service.PlaceHold(
@@ -493,9 +491,7 @@ async def test_calls_from_hold_to_receipt(
     assert await world.audited("") == ["hold.placed", "hold.lifted", *STEPS]
 
 
-async def test_calls_that_are_refused(
-    world: World, service: Any
-) -> None:
+async def test_calls_that_are_refused(world: World, service: Any) -> None:
     erasure_id = await world.erase()
     for number in (-(10**15), 10**15):
         wrong = compliance_pb2.PlaceHoldRequest(bank=BANK, matter="M-1", review_at=Timestamp(seconds=number))
