@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fake_team import FakeEmbedder, FakeTeam
 from laptop import EMBEDDER
-
+from teamlore_client._laptop import Laptop
 from teamlore_client._store import Store
 
 
@@ -30,3 +31,19 @@ def file(tmp_path: Path) -> Path:
 def store(file: Path) -> Iterator[Store]:
     with Store(file, EMBEDDER) as opened:
         yield opened
+
+
+@pytest.fixture
+def embedder() -> FakeEmbedder:
+    return FakeEmbedder()
+
+
+@pytest.fixture
+def bob(home: Path, embedder: FakeEmbedder) -> Iterator[Laptop]:
+    with Laptop(embedder) as opened:
+        yield opened
+
+
+@pytest.fixture
+def team() -> FakeTeam:
+    return FakeTeam()

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from laptop import vector
-
 from teamlore_client._errors import Refused, TeamloreError
 from teamlore_client._memory import DIMENSION, Memory
 from teamlore_client._state import term
@@ -22,7 +21,7 @@ from teamlore_client._wire import (
 
 
 class FakeEmbedder:
-    """Texts to vectors by their words' checksums: the same text gives the same vector, another one far away."""
+    """Texts to vectors by their checksums: the same text gives the same vector, another one is far away."""
 
     model, revision, dimension = "fake", "r1", DIMENSION
 

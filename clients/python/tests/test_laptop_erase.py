@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from laptop import BANK, EMBEDDER, child, memory, said, tell, traces, vector
-
 from teamlore_client._erase import PendingErasure
 from teamlore_client._memory import DIMENSION, Memory
 from teamlore_client._store import Store

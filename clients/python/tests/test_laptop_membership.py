@@ -9,7 +9,6 @@ import keyring.errors
 import pytest
 from keyring.backends import fail, null
 from laptop import BANK, child, said, tell
-
 from teamlore_client._membership import Membership, Memberships, MembershipUnreadable
 
 JOINED = Membership(BANK, "https://memory.example.com", "d" * 32)

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from teamlore_client import _paths
 
 

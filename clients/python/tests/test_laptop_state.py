@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from laptop import BANK, child, said
-
 from teamlore_client._lock import try_lock
 from teamlore_client._state import BankStatus, Digest, Page, Pushed, SyncState
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from laptop import BANK, EMBEDDER, START, child, memory, said, tell, vector
-
 from teamlore_client._memory import AmbiguousId, FieldInvalid, Memory, Scope, UnknownId, scope_of
 from teamlore_client._schema import load_vectors
 from teamlore_client._sqlite import ReadTooLong, StoreTooNew, connect, reading

@@ -152,9 +152,11 @@ begin
   return found;
 end $$;
 
+-- A device that is new holds nothing yet, so what was erased before it came needs no word from it.
 create function memory.register_device(b text, device text, who text) returns boolean
 language sql security definer set search_path = '' as $$
-  insert into memory.mirrors (bank, device_id, principal) values (b, device, who)
+  insert into memory.mirrors (bank, device_id, principal, acked_seq)
+  values (b, device, who, coalesce((select head from memory.heads where bank = b), 0))
   on conflict (bank, device_id) do update set last_seen_at = clock_timestamp()
   where memory.mirrors.principal = excluded.principal
   returning true

@@ -1,0 +1,212 @@
+"""`make bench-quick`: push and catch-up on a private stack, as ratios in one run against the embedder and asyncpg.
+
+Prints a table and writes bench/results.json: {"results": [{"name", "value", "unit", "against"}]}.
+"""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import asyncpg
+import numpy as np
+from qdrant_client import AsyncQdrantClient, models
+from rich.console import Console
+from rich.table import Table
+from teamlore.feed.v1 import feed_pb2
+from teamlore.sync.v1 import sync_pb2
+from teamlore_embedder import open_embedder
+
+from kit.sealing import Allocator, KeyStore, seal
+from services.index.vectors import COLLECTION, point_id
+from tests.integration.conftest import RunningStack, running_stack
+from tests.robustness.processes import pid_of
+
+OUT = Path(__file__).with_name("results.json")
+SIZES = (1_000, 10_000)
+WORDS = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8").split()
+PUT = "select stored_id, stored_seq from memory.put($1, 'user:alice', $2, $3, $4, $5, $6, $7)"
+INSERT = "insert into plain select * from unnest($1::text[], $2::text[], $3::bytea[]) on conflict do nothing returning id"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One figure: a ratio in one run, or a rate beside what it is measured against."""
+
+    name: str
+    value: float
+    unit: str
+    against: str
+
+
+def sentence(rng: random.Random) -> str:
+    """About 500 characters, unlike any other."""
+    return f"{uuid.UUID(int=rng.getrandbits(128))} " + " ".join(rng.choice(WORDS) for _ in range(75))
+
+
+async def fill(stack: RunningStack, bank: str, count: int, near_duplicates: str) -> None:
+    """Fills a bank with sealed rows and synthetic vectors, as sync and index would have left them."""
+    rng, keys = random.Random(count), KeyStore(stack.data / "keys" / "keystore.db")
+    allocator = Allocator(keys)
+    database = await asyncpg.connect(stack.facts.database_url)
+    engine = AsyncQdrantClient(
+        host="127.0.0.1", grpc_port=stack.facts.ports["engine"], prefer_grpc=True, check_compatibility=False
+    )
+    await database.execute("select memory.open_bank($1)", bank)
+    await database.execute(
+        "update memory.banks set near_duplicates = $2 where bank = $1", bank, near_duplicates
+    )
+    for start in range(0, count, 500):
+        ids = [f"{rng.getrandbits(64):016x}" for _ in range(min(500, count - start))]
+        slots = allocator.take(bank, "user:alice", len(ids))
+        content = [sync_pb2.MemoryContent(text=sentence(rng)).SerializeToString() for _ in ids]
+        sealed = [
+            seal(keys.fresh_key(slot), bank, i, c) for slot, i, c in zip(slots, ids, content, strict=True)
+        ]
+        columns = ([s.page for s in slots], [s.index for s in slots], sealed)
+        async with database.transaction():
+            won = await database.fetch(PUT, bank, ids, [""] * len(ids), [None] * len(ids), *columns)
+            seqs = ([r[0] for r in won], [r[1] for r in won])
+            await database.execute("select memory.add_to_digest($1, $2, $3)", bank, *seqs)
+            await database.execute(
+                "insert into index.cursors values ($1, $2) on conflict (bank) do update set seq = excluded.seq",
+                bank,
+                max(seqs[1]),
+            )
+        vectors = np.random.default_rng(start).standard_normal((len(ids), 384)).astype("float32")
+        payload = {"bank": bank, "lane": "synced", "derivation": "fact"}
+        points = [
+            models.PointStruct(id=str(point_id(bank, i)), vector=v.tolist(), payload={**payload, "id": i})
+            for i, v in zip(ids, vectors, strict=True)
+        ]
+        await engine.upsert(COLLECTION, points)
+    await engine.close()
+    await database.close()
+    keys.close()
+
+
+async def rate(count: int, work: Callable[[], Awaitable[object]]) -> float:
+    """Things a second."""
+    started = time.perf_counter()
+    await work()
+    return count / (time.perf_counter() - started)
+
+
+async def push(stack: RunningStack, bank: str, token: str, count: int, at_once: int) -> None:
+    """Pushes fresh records in batches of 100, `at_once` calls in flight."""
+    rng, left = random.Random(), iter(range(count // 100))
+    async with stack.channel("sync") as channel:
+
+        async def worker() -> None:
+            for _ in left:
+                records = [sync_pb2.Record(id=uuid.uuid4().hex[:16], text=sentence(rng)) for _ in range(100)]
+                answer = await stack.sync(channel).Push(
+                    sync_pb2.PushRequest(bank=bank, records=records), metadata=stack.credential(token)
+                )
+                assert all(r.status == "stored" for r in answer.results) and not answer.dedup_skipped
+
+        await asyncio.gather(*(worker() for _ in range(at_once)))
+
+
+async def catch_up(stack: RunningStack, bank: str, token: str) -> int:
+    """Reads the whole feed of a bank in pages of 1000; counts the changes."""
+    cursor, seen = "", 0
+    async with stack.channel("feed") as channel:
+        while True:
+            page = await stack.feed(channel).ListChanges(
+                feed_pb2.ListChangesRequest(bank=bank, cursor=cursor, limit=1000),
+                metadata=stack.credential(token),
+            )
+            cursor, seen = page.next_cursor, seen + len(page.changes)
+            if not page.has_more:
+                return seen
+
+
+async def asyncpg_insert(stack: RunningStack, count: int) -> None:
+    """What Postgres takes of rows of this size from asyncpg, in batches of 100."""
+    database = await asyncpg.connect(stack.facts.database_url)
+    await database.execute(
+        "create table if not exists plain (id text primary key, author text, sealed bytea)"
+    )
+    body = os.urandom(540)
+    for _ in range(count // 100):
+        ids = [uuid.uuid4().hex[:16] for _ in range(100)]
+        await database.fetch(INSERT, ids, ["user:alice"] * 100, [body] * 100)
+    await database.execute("drop table plain")
+    await database.close()
+
+
+async def asyncpg_pages(stack: RunningStack, bank: str) -> int:
+    """What asyncpg reads of the same rows in pages of 500, by key."""
+    database = await asyncpg.connect(stack.facts.database_url)
+    last, seen = "", 0
+    while True:
+        sql = "select id, author, retained_at, sealed from memory.memories where bank = $1 and id > $2 order by id limit 500"
+        rows = await database.fetch(sql, bank, last)
+        seen += len(rows)
+        if len(rows) < 500:
+            await database.close()
+            return seen
+        last = rows[-1]["id"]
+
+
+async def measure(stack: RunningStack, say: Callable[[str], None]) -> list[Result]:
+    """Runs all; each pair in turn, so that both feel the same machine."""
+    token = await stack.token("user:alice", ("project:*", "read write"))
+    embedder, results = open_embedder(), []
+    rng = random.Random(7)
+    for size in SIZES:
+        say(f"a bank of {size:,}: push with the near-duplicate check, against the embedder alone")
+        bank = f"project:dedup-{size}"
+        await fill(stack, bank, size, "skip")
+        texts = [sentence(rng) for _ in range(300)]
+        alone = await rate(300, lambda t=texts: asyncio.to_thread(embedder.embed, t))  # type: ignore[misc]
+        pushed = await rate(300, lambda b=bank: push(stack, b, token, 300, 1))  # type: ignore[misc]
+        results.append(
+            Result(f"push_dedup_vs_embedder_{size}", pushed / alone, "ratio", f"{alone:.0f} texts/s")
+        )
+        results.append(Result(f"push_dedup_rows_s_{size}", pushed, "records/s", "embedder alone"))
+    index = pid_of(stack, "index")
+    os.kill(index, signal.SIGSTOP)  # it would embed behind the figures below
+    try:
+        for size in SIZES:
+            say(f"a bank of {size:,}: push with the check off and catch-up, against asyncpg")
+            bank = f"project:plain-{size}"
+            await fill(stack, bank, size, "off")
+            seen = await catch_up(stack, bank, token)
+            pages = await rate(seen, lambda b=bank: asyncpg_pages(stack, b))  # type: ignore[misc]
+            caught = await rate(seen, lambda b=bank: catch_up(stack, b, token))  # type: ignore[misc]
+            inserted = await rate(5000, lambda: asyncpg_insert(stack, 5000))
+            pushed = await rate(5000, lambda b=bank: push(stack, b, token, 5000, 4))  # type: ignore[misc]
+            results += [
+                Result(f"catchup_rows_s_{size}", caught, "changes/s", "100,000 wanted"),
+                Result(f"catchup_vs_asyncpg_{size}", caught / pages, "ratio", f"{pages:.0f} rows/s"),
+                Result(f"push_plain_rows_s_{size}", pushed, "records/s", "15,000 wanted"),
+                Result(f"push_plain_vs_asyncpg_{size}", pushed / inserted, "ratio", f"{inserted:.0f} rows/s"),
+            ]
+    finally:
+        os.kill(index, signal.SIGCONT)
+    return results
+
+
+def main() -> None:
+    """The command."""
+    console = Console()
+    with running_stack() as stack, console.status("measuring") as status:
+        results = asyncio.run(measure(stack, status.update))
+    table = Table("name", "value", "unit", "against")
+    for result in results:
+        value = f"{result.value:,.2f}" if result.unit == "ratio" else f"{result.value:,.0f}"
+        table.add_row(result.name, value, result.unit, result.against)
+    console.print(table)
+    OUT.write_text(json.dumps({"results": [asdict(result) for result in results]}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

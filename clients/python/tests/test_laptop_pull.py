@@ -1,0 +1,150 @@
+"""Pulling: pages that join up, tombstones that erase, and what is received but not stored."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_sync import fail_at, here, place, run, save
+from fake_team import FakeEmbedder, FakeTeam
+from laptop import BANK, memory, traces
+from teamlore_client._errors import FeedGap, ServerUnreachable
+from teamlore_client._laptop import Laptop
+from teamlore_client._pull import Place
+from teamlore_client._state import SyncState
+
+
+def test_a_crash_between_store_and_state_does_not_make_a_teammates_memory_ones_own(
+    bob: Laptop, team: FakeTeam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = team.write(memory("theirs"))
+    with monkeypatch.context() as patch:
+        patch.setattr(SyncState, "apply_page", lambda *_: (_ for _ in ()).throw(RuntimeError("killed")))
+        with pytest.raises(RuntimeError):
+            run(bob, team)
+    assert here(bob) == {"theirs": "user:alice"}
+    assert place(bob) == Place()
+    done = run(bob, team)
+    assert team.pushes == []
+    assert bob.state.pulled(BANK) == {theirs}
+    assert done.verified
+
+
+def test_pages_join_up_and_are_applied_one_by_one(bob: Laptop, team: FakeTeam) -> None:
+    team.page = 2
+    for number in range(5):
+        team.write(memory(f"m{number}"))
+    team.before = fail_at("list_changes", ServerUnreachable("cut"), after=2)
+    with pytest.raises(ServerUnreachable):
+        run(bob, team)
+    assert place(bob).seq == 4
+    assert len(here(bob)) == 4
+    assert run(bob, team).pulled.stored == 1
+    assert place(bob).seq == 5
+
+
+@pytest.mark.parametrize("by", [-1, 1])
+def test_a_gap_in_the_feed_is_loud_and_applies_nothing(bob: Laptop, team: FakeTeam, by: int) -> None:
+    team.write(memory("first"))
+    run(bob, team)
+    team.write(memory("second"))
+    team.write(memory("third"))
+    before = place(bob)
+    team.answered = lambda batch: replace(batch, after_seq=batch.after_seq + by)
+    with pytest.raises(FeedGap):
+        run(bob, team)
+    assert place(bob) == before
+    assert set(here(bob)) == {"first"}
+    assert "FeedGap" in (bob.state.status(BANK).last_error or "")
+
+
+def test_a_page_that_goes_backwards_or_nowhere_is_refused(bob: Laptop, team: FakeTeam) -> None:
+    team.write(memory("first"))
+    team.write(memory("second"))
+    for wrong in (
+        lambda batch: replace(batch, changes=batch.changes[::-1]),
+        lambda batch: replace(batch, through_seq=1),
+        lambda batch: replace(batch, changes=(), through_seq=0, more=True),
+        lambda batch: replace(batch, cursor=""),
+    ):
+        team.answered = wrong
+        with pytest.raises(FeedGap):
+            run(bob, team)
+        assert here(bob) == {}
+
+
+def test_a_tombstone_erases_pulled_and_own_but_not_withheld(bob: Laptop, team: FakeTeam) -> None:
+    theirs = team.write(memory("Theirs Zanzibarquartz"))
+    mine, kept = save(bob, "Mine Zanzibarquartz"), save(bob, "withheld later")
+    run(bob, team)
+    bob.state.withhold(BANK, [kept.id])
+    for id_ in (theirs, mine.id, kept.id):
+        team.bury(id_)
+    done = run(bob, team)
+    assert here(bob) == {"withheld later": None}
+    assert done.pulled.erased == 2
+    assert {id_: p.answer for id_, p in bob.state.ledger(BANK).items()} == dict.fromkeys(
+        (theirs, mine.id, kept.id), "forgotten"
+    )
+    assert done.erasures_confirmed
+    assert team.acked == place(bob).seq == 6
+    assert done.verified
+    assert traces(Path.home(), "Zanzibarquartz") == {}
+    team.acked = None
+    assert not run(bob, team).erasures_confirmed
+    assert team.acked is None
+
+
+def test_erasures_are_not_confirmed_while_bytes_may_be_left(
+    bob: Laptop, team: FakeTeam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = team.write(memory("theirs"))
+    run(bob, team)
+    team.bury(theirs)
+    with monkeypatch.context() as patch:
+        patch.setattr("teamlore_client._erase.settle", lambda connection, wait: False)
+        assert not run(bob, team).erasures_confirmed
+    assert team.acked is None
+    assert bob.state.owed_acks(BANK)
+    assert run(bob, team).erasures_confirmed
+    assert team.acked == 2
+
+
+def test_a_near_duplicate_of_ones_own_is_skipped_but_a_contradiction_is_not(
+    bob: Laptop, team: FakeTeam, embedder: FakeEmbedder
+) -> None:
+    save(bob, "We use Kafka for orders")
+    for text in (
+        "We use Kafka for our orders",
+        "We do not use Kafka for orders",
+        "We use Kafka 3 for orders",
+    ):
+        embedder.near[text] = "We use Kafka for orders"
+        team.write(memory(text))
+    done = run(bob, team)
+    assert done.pulled.near_duplicates == 1
+    assert done.pulled.stored == 2
+    assert done.verified
+    assert "We use Kafka for our orders" not in here(bob)
+
+
+def test_suppressed_and_derived_ones_are_received_but_not_stored(bob: Laptop, team: FakeTeam) -> None:
+    hidden = team.write(memory("hidden"))
+    team.write(memory("seen by a server", derivation="observation"))
+    bob.state.suppress(BANK, [hidden])
+    done = run(bob, team)
+    assert here(bob) == {}
+    assert done.pulled.suppressed == 1
+    assert done.verified
+    done = run(bob, team, from_start=True)
+    assert here(bob) == {}
+    assert done.verified
+    assert bob.state.digest(BANK).count == 2
+
+
+def test_a_row_that_breaks_a_rule_does_not_stop_those_behind_it(bob: Laptop, team: FakeTeam) -> None:
+    team.write(memory("bad", metadata={"big": 1e300}))
+    team.write(memory("good"))
+    done = run(bob, team)
+    assert set(here(bob)) == {"good"}
+    assert done.pulled.unreadable == 1
+    assert done.verified
