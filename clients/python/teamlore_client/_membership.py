@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import keyring
 from keyring.backends import chainer, fail, null
 
-TOKEN_VARIABLE = "TEAMLORE_TEAM_TOKEN"
+TOKEN_VARIABLE = "TEAMLORE_TEAM_TOKEN"  # noqa: S105  # a name, not a token
 _SERVICE = "teamlore"
 _FILE = "team.json"
 
@@ -126,12 +126,10 @@ class Memberships:
         store = self._usable()
         if store is None:
             return False
-        try:
+        with contextlib.suppress(Exception):  # whatever a backend raises, the file is there
             store.set_password(_SERVICE, name, token)
             if store.get_password(_SERVICE, name) == token:
                 return True
-        except Exception:  # whatever a backend raises, the file is there
-            pass
         self._dropped(name)
         return False
 

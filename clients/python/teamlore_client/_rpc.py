@@ -131,7 +131,7 @@ class TeamClient:
                 return method(request, timeout=DEADLINE_SECONDS, metadata=self._metadata)
             except grpc.RpcError as error:
                 failure, asked = _failure(error)
-                wait = asked if asked is not None else pause * random.uniform(0.75, 1.25)
+                wait = asked if asked is not None else pause * random.uniform(0.75, 1.25)  # noqa: S311  # only spreads retries
                 away = _code(error) is grpc.StatusCode.UNAVAILABLE
                 if not away or time.monotonic() + wait > end:
                     raise failure from None
