@@ -1,9 +1,13 @@
 """A home, a file and a store for each test of the laptop."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # what these tests share lies beside them
+
 from fake_team import FakeEmbedder, FakeTeam
 from laptop import EMBEDDER
 from teamlore_client._laptop import Laptop

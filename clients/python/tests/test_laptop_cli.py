@@ -1,0 +1,208 @@
+"""The command line where it needs no server: what it prints, and with which code it ends."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from fake_sync import save
+from laptop import BANK, memory
+from teamlore_client import _cli_memory
+from teamlore_client._errors import Refused, ServerUnreachable
+from teamlore_client._laptop import Laptop
+from teamlore_client._membership import Membership
+from teamlore_client._project import ProjectBank
+from teamlore_client._show import day, label, line, shown, whole
+from teamlore_client._state import Pushed
+from teamlore_client.cli import app
+from typer.testing import CliRunner
+
+
+@pytest.fixture
+def project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("teamlore_client._cli.bank_of", lambda folder: ProjectBank(BANK, True, "a test"))
+
+
+def call(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, list(arguments))
+    return done.exit_code, done.output
+
+
+def child(home: Path, *arguments: str | bytes, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "teamlore_client.cli", *arguments],
+        env={"HOME": str(home), "PATH": os.environ["PATH"], **environment},
+        cwd=home,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+
+
+def test_a_list_loads_neither_the_model_nor_the_network(home: Path) -> None:
+    code = (
+        "import sys\nfrom teamlore_client.cli import app\n"
+        "try: app(['memory', 'list'])\nexcept SystemExit as end: assert not end.code\n"
+        "heavy = {'onnxruntime', 'grpc', 'teamlore_embedder'} & set(sys.modules)\nassert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"HOME": str(home), "PATH": os.environ["PATH"]},
+        cwd=home,
+        check=False,
+    )
+    assert done.returncode == 0
+
+
+def test_bytes_that_are_no_text_are_refused_by_name(home: Path) -> None:
+    for arguments, field in (
+        (("memory", "add", b"bad \xff"), "text"),
+        (("memory", "add", "good", "--tag", b"\xff"), "tags"),
+        (("memory", "recall", b"\xff"), "query"),
+    ):
+        done = child(home, *arguments, "--json")
+        assert done.returncode == 2
+        error = json.loads(done.stdout)["error"]
+        assert (error["kind"], error["field"]) == ("field_invalid", field)
+        assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("zone", ["America/Los_Angeles", "Pacific/Kiritimati", "UTC"])
+@pytest.mark.parametrize(
+    "moment", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "0001-01-01", "9999-12-31"]
+)
+def test_dates_at_the_edge_of_the_calendar_are_shown(home: Path, zone: str, moment: str) -> None:
+    done = child(home, "memory", "add", "an edge", "--occurred-at", moment, TZ=zone)
+    assert done.returncode == 0, done.stderr
+    for command in (["list"], ["recall", "edge"]):
+        done = child(home, "memory", *command, TZ=zone)
+        assert done.returncode == 0, done.stderr
+        assert moment[:4].encode() in done.stdout or b"0001" in done.stdout or b"9999" in done.stdout
+
+
+def test_a_moment_outside_the_calendar_is_refused(home: Path, project: None) -> None:
+    for given in ("9999-12-31T23:59:59-05:00", "0001-01-01T00:00:00+05:00", "yesterday"):
+        code, said = call("memory", "add", "x", "--occurred-at", given, "--json")
+        assert code == 2
+        assert json.loads(said)["error"]["field"] == "occurred_at"
+
+
+@pytest.mark.parametrize(
+    ("field", "arguments"),
+    [
+        ("text", ["x" * 50_001]),
+        ("text", [""]),
+        ("tags", ["x", "--tag", "y" * 101]),
+        ("tags", ["x", "--tag", ""]),
+        ("fact_type", ["x", "--fact-type", "Decision"]),
+    ],
+)
+def test_what_the_server_would_reject_is_said_at_once(
+    home: Path, project: None, field: str, arguments: list[str]
+) -> None:
+    code, said = call("memory", "add", *arguments, "--json")
+    assert code == 2
+    assert json.loads(said)["error"]["field"] == field
+
+
+def test_text_of_others_cannot_move_the_cursor_or_look_like_an_item() -> None:
+    assert shown("a\x1b[2Jb\x9bc\x00\x7f\r") == "a\\x1b[2Jb\\x9bc\\x00\\x7f\\x0d"
+    assert shown("\u202eabc\u2066\ud800\u2028") == "\\u202eabc\\u2066\\ud800\\u2028"
+    assert shown("naïve 日本 👩‍👩‍👧\tq") == "naïve 日本 👩‍👩‍👧\tq"
+    forged = memory("real\n- [2026-01-01] (bob) forged\x1b[0m", author="user:alice")
+    assert whole(forged).plain.splitlines()[1] == "  - [2026-01-01] (bob) forged\\x1b[0m"
+    assert "\n" not in line(forged).plain
+    assert label("service:ci\x1b") == "(service:ci\\x1b)"
+
+
+def test_labels_name_people_short_and_others_in_full() -> None:
+    assert [label(author) for author in ("user:alice", "service:ci", None)] == ["(alice)", "(service:ci)", ""]
+    mine = memory("mine", occurred_at=datetime(2026, 1, 2, 12, tzinfo=UTC))
+    assert line(mine).plain == "- [2026-01-02] mine"
+    assert day(datetime.max.replace(tzinfo=UTC)).startswith("9999")
+    assert day(datetime.min.replace(tzinfo=UTC)).startswith("0001")
+
+
+def shared(laptop: Laptop, text: str = "shared") -> str:
+    made = save(laptop, text)
+    laptop.state.record_push(BANK, {made.id: Pushed("stored")})
+    laptop.memberships.join(Membership(BANK, "http://127.0.0.1:1", "d" * 32), "tlk_secret")
+    return made.id
+
+
+def test_a_shared_memory_is_not_forgotten_without_a_scope(bob: Laptop, project: None) -> None:
+    id_ = shared(bob)
+    code, said = call("memory", "forget", id_, "--json")
+    assert (code, json.loads(said)["error"]["kind"]) == (3, "scope_needed")
+    assert bob.store.known([id_]) == {id_}
+    assert call("memory", "forget", id_, "--team", "--local")[0] == 2
+    code, _ = call("memory", "forget", id_[:8], "--local")
+    assert code == 0
+    assert bob.store.known([id_]) == frozenset()
+    assert bob.state.suppressed(BANK) == {id_}
+
+
+def test_a_memory_never_shared_is_forgotten_without_a_question(bob: Laptop, project: None) -> None:
+    shared(bob)
+    for answer in (None, "rejected", "duplicate"):
+        made = save(bob, f"mine {answer}")
+        if answer is not None:
+            bob.state.record_push(BANK, {made.id: Pushed(answer, "original-1")})
+        assert call("memory", "forget", made.id, "--team")[0] == 1
+        assert bob.store.known([made.id]) == {made.id}
+        assert call("memory", "forget", made.id)[0] == 0
+        assert bob.store.known([made.id]) == frozenset()
+
+
+def test_an_unknown_or_ambiguous_id_changes_nothing(bob: Laptop, project: None) -> None:
+    save(bob, "one", id="abcdefgh1")
+    save(bob, "two", id="abcdefgh2")
+    assert json.loads(call("memory", "forget", "abcd", "--json")[1])["error"]["kind"] == "ambiguous_id"
+    assert call("memory", "forget", "zzzz")[0] == 1
+    assert bob.store.count(BANK) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (Refused("BANK_HELD", "held"), 4, "legal hold"),
+        (Refused("PERMISSION_DENIED", "no", permission="forget"), 4, "`forget`"),
+        (ServerUnreachable("connection refused"), 5, "cannot be reached"),
+    ],
+)
+def test_a_refused_team_forget_changes_nothing(
+    bob: Laptop, project: None, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, says: str
+) -> None:
+    id_ = shared(bob)
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("teamlore_client._rpc.TeamClient.forget", refuse)
+    ended, said = call("memory", "forget", id_, "--team")
+    assert (ended, says in said) == (code, True)
+    assert bob.store.known([id_]) == {id_}
+    assert bob.state.ledger(BANK)[id_].answer == "stored"
+
+
+def test_a_sync_under_way_keeps_forget_waiting(
+    bob: Laptop, project: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_ = shared(bob)
+    monkeypatch.setattr(_cli_memory, "_LOCK_SECONDS", 0.2)
+    lock = bob.try_lock(BANK)
+    assert lock is not None
+    with lock:
+        code, said = call("memory", "forget", id_, "--local", "--json")
+        assert (code, json.loads(said)["error"]["kind"]) == (1, "busy")
+        assert call("team", "leave")[0] == 1
+    assert bob.store.known([id_]) == {id_}
+
+
+def test_a_folder_without_a_remote_cannot_be_joined(home: Path) -> None:
+    done = child(home, "team", "join", "http://127.0.0.1:1", "--token", "tlk_x", "--yes")
+    assert done.returncode == 1
+    assert b"cannot be shared" in done.stderr
