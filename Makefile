@@ -35,6 +35,18 @@ lint: $(VENV)/dev ## check protos, style, types, imports and manifests
 test: $(VENV)/dev ## run every test
 	@$(BIN)/python -m pytest
 
+.venv-embedders/done: requirements/embedders.txt
+	@test -x .venv-embedders/bin/python || $(PYTHON) -m venv .venv-embedders
+	@echo "making the environment of the sentence-transformers embedder (torch: some minutes)"
+	@.venv-embedders/bin/pip install -q --disable-pip-version-check --progress-bar off -r requirements/embedders.txt
+	@touch $@
+
+test-embedders: .venv-embedders/done ## prove one contract on both embedders, in an environment with torch of its own
+	@HF_HUB_OFFLINE=1 PYTHONPATH=embedder .venv-embedders/bin/python -m pytest -q -c /dev/null --noconftest -p no:cacheprovider --rootdir embedder embedder/tests
+
+bench-quick: $(VENV)/dev ## measure push and catch-up in under five minutes; writes bench/results.json
+	@$(BIN)/python -m bench.quick
+
 promises: $(VENV)/dev ## run the tests of docs/promises.md; P="1 4" runs only those
 	@$(BIN)/python tests/promises.py $(P)
 

@@ -35,7 +35,7 @@ class SentenceTransformersEmbedder:
             self._encoder: Any = module.SentenceTransformer(name)
         except Exception as error:  # network, file and configuration errors of three libraries
             raise EmbedderUnavailable(f"sentence-transformers cannot load {name!r}: {error}") from error
-        dimension = self._encoder.get_sentence_embedding_dimension()
+        dimension = self._encoder.get_embedding_dimension()
         if dimension is None:
             raise EmbedderUnavailable(f"{name!r} does not say how long its vectors are")
         self.model = name

@@ -104,8 +104,13 @@ async def test_taken_service_port_is_one_clear_line(settings: Settings) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_command_stops_on_a_signal(settings: Settings, number: signal.Signals) -> None:
     script = (
-        "import asyncio, sys; from pathlib import Path; from stack.__main__ import run; "
-        "from stack.topology import Settings; asyncio.run(run(Settings(*map(Path, sys.argv[1:]))))"
+        "import asyncio, sys\nfrom pathlib import Path\nfrom stack.launch import launch\n"
+        "from stack.topology import Settings\n"
+        "async def main():\n"
+        "    async with launch(Settings(*map(Path, sys.argv[1:]))) as stack:\n"
+        "        print('up;', flush=True)\n"
+        "        await stack.supervisor.wait()\n"
+        "asyncio.run(main())"
     )
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", script, str(settings.data), str(settings.root),
@@ -145,8 +150,7 @@ def test_environment_of_each_service(settings: Settings) -> None:
             "TEAMLORE_INDEX_TARGET": index,
             proof: "tlk_sync",
         },
-        "feed": common
-        | {"TEAMLORE_LISTEN": "127.0.0.1:20004", "TEAMLORE_AUTH_TARGET": auth, proof: "tlk_feed"},
+        "feed": common | {"TEAMLORE_LISTEN": "127.0.0.1:20004", "TEAMLORE_AUTH_TARGET": auth},
         "compliance": common
         | {
             "TEAMLORE_LISTEN": "127.0.0.1:20005",
@@ -160,7 +164,6 @@ def test_environment_of_each_service(settings: Settings) -> None:
             "TEAMLORE_LISTEN": index,
             "TEAMLORE_AUTH_TARGET": auth,
             "QDRANT_URL": "http://127.0.0.1:20001",
-            proof: "tlk_index",
         },
     }
 

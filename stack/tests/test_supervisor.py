@@ -67,7 +67,7 @@ async def test_gives_up_with_the_last_log_line_of_this_run(folder: Path) -> None
             await supervisor.start(child)
         with pytest.raises(StackError, match="given up"):
             await supervisor.wait()
-    assert 1.5 < time.monotonic() - began < 10  # 0.1 + 0.2 + 0.4 + 0.8 s of pauses
+    assert time.monotonic() - began > 1.5  # 0.1 + 0.2 + 0.4 + 0.8 s of pauses
     assert (folder / "bad.log").read_text().startswith("old line\nfirst\n")
 
 

@@ -127,6 +127,17 @@ def test_a_near_duplicate_of_ones_own_is_skipped_but_a_contradiction_is_not(
     assert "We use Kafka for our orders" not in here(bob)
 
 
+def test_two_teammates_who_say_nearly_the_same_are_both_kept(
+    bob: Laptop, team: FakeTeam, embedder: FakeEmbedder
+) -> None:
+    embedder.near["We use Kafka for our orders"] = "We use Kafka for orders"
+    team.write(memory("We use Kafka for orders"))
+    run(bob, team)
+    team.write(memory("We use Kafka for our orders"), "user:carol")
+    assert run(bob, team).pulled.near_duplicates == 0
+    assert len(here(bob)) == 2
+
+
 def test_suppressed_and_derived_ones_are_received_but_not_stored(bob: Laptop, team: FakeTeam) -> None:
     hidden = team.write(memory("hidden"))
     team.write(memory("seen by a server", derivation="observation"))

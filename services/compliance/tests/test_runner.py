@@ -382,16 +382,17 @@ async def test_without_an_index_the_receipt_says_so(world: World) -> None:
 
 
 async def test_devices_amend_an_erasure_but_not_its_receipt(world: World) -> None:
-    erasure_id = await world.erase()
     for device, bank in (("laptop-a", BANK), ("laptop-b", BANK), ("laptop-c", "project:other-2")):
         await world.sql("select memory.register_device($1, $2, 'user:alice')", bank, device)
+    erasure_id = await world.erase()
     await world.sql("select memory.ack_erasure($1, 'laptop-a', 'user:alice', 4)", BANK)
     await world.sql("select memory.ack_erasure($1, 'laptop-b', 'user:alice', 3)", BANK)
     await world.runner().pass_once()
+    await world.sql("select memory.register_device($1, 'laptop-new', 'user:alice')", BANK)
     await world.sql("select memory.ack_erasure($1, 'laptop-b', 'user:alice', 4)", BANK)
     erasure = await world.store.erasure(erasure_id)
     assert erasure is not None and erasure.receipt is not None and erasure.through_seq == 4
-    assert (erasure.confirmed, erasure.unconfirmed) == (("laptop-a", "laptop-b"), ())
+    assert (erasure.confirmed, erasure.unconfirmed) == (("laptop-a", "laptop-b", "laptop-new"), ())
     said = json.loads(erasure.receipt.statement)
     assert said["devices"] == {"confirmed": ["laptop-a"], "unconfirmed": ["laptop-b"]}
 
