@@ -57,7 +57,10 @@ async def test_restarts_a_killed_child_and_leaves_nothing(folder: Path) -> None:
 async def test_gives_up_with_the_last_log_line_of_this_run(folder: Path) -> None:
     (folder / "bad.log").write_text("old line\n")
     child = python(
-        folder, "bad", "import sys; print('first', flush=True); sys.exit('no such table: heads')", ready=lambda: False
+        folder,
+        "bad",
+        "import sys; print('first', flush=True); sys.exit('no such table: heads')",
+        ready=lambda: False,
     )
     began = time.monotonic()
     async with Supervisor(lambda _: None) as supervisor:
