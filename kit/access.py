@@ -43,9 +43,11 @@ class Caller:
                 held -= {"write", "forget"}
         return held
 
-    def covers(self, pattern: str) -> bool:
-        """Whether the caller holds admin on everything that `pattern` covers: on `*`, or by the same or a wider glob."""
-        return any("admin" in grant.permissions and _wider(grant.pattern, pattern) for grant in self.grants)
+    def covers(self, pattern: str, permission: str = "admin") -> bool:
+        """Whether the caller holds `permission` on all that `pattern` covers: on `*`, or by the same or a wider glob."""
+        return any(
+            permission in grant.permissions and _wider(grant.pattern, pattern) for grant in self.grants
+        )
 
 
 def _wider(pattern: str, other: str) -> bool:

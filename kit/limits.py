@@ -16,6 +16,9 @@ class RateLimit:
     """Allows `per_minute` calls a key on average and as many at once; kept in this process."""
 
     def __init__(self, per_minute: int) -> None:
+        """Raises RuntimeError for a budget that lets nothing pass."""
+        if per_minute < 1:
+            raise RuntimeError("a rate limit must allow at least one call a minute")
         self._rate = per_minute / 60
         self._size = float(per_minute)
         self._buckets: dict[str, _Bucket] = {}

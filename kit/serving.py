@@ -23,6 +23,7 @@ from teamlore.common.v1 import access_pb2
 from kit import audit, identity, telemetry, validation
 from kit.access import Caller
 from kit.errors import Refusal, field_invalid, from_driver, trailers
+from kit.sealing import KeyMissing
 
 log = logging.getLogger("teamlore.serving")
 DEFAULT_DEADLINE = 30.0
@@ -220,6 +221,8 @@ def run(service: str, listen: str, config: Any, build: Build) -> None:
     telemetry.start(service)
     try:
         uvloop.run(_serve(service, listen, config, build))
+    except KeyMissing:
+        sys.exit(f"{service} cannot start: the key store is not the one of this database")
     except (OSError, Refusal, RuntimeError, TimeoutError) as error:
         log.debug("start failed", exc_info=error)
         sys.exit(f"{service} cannot start: {str(error) or type(error).__name__}")

@@ -87,6 +87,23 @@ class AccessHandlers(auth_pb2_grpc.AccessServiceServicer):
         self, request: auth_pb2.CreateTokenRequest, context: Any
     ) -> auth_pb2.CreateTokenResponse:
         """Creates a token."""
+        who = identity.caller()
+        # A principal brings its PRIVATE bank and its name on what it writes: only who administers all may hand that out.
+        if not who.covers("*") and request.principal != who.principal:
+            raise Refusal(
+                "PERMISSION_DENIED",
+                "you may make tokens for yourself alone",
+                metadata={"permission": "admin"},
+            )
+        if request.principal.partition(":")[2] in tokens.SERVICE_NAMES and request.principal.startswith(
+            "service:"
+        ):
+            raise field_invalid("principal", "names a service of this deployment")
+        for grant in request.grants:
+            if "comply" in grant.permissions and not who.covers(grant.pattern, "comply"):
+                raise Refusal(
+                    "PERMISSION_DENIED", "you lack the permission comply", metadata={"permission": "comply"}
+                )
         patterns = [grant.pattern for grant in request.grants]
         if len(set(patterns)) != len(patterns):
             raise field_invalid("grants.pattern", "each pattern may stand once")
@@ -98,7 +115,7 @@ class AccessHandlers(auth_pb2_grpc.AccessServiceServicer):
                 raise field_invalid("expires_at", "must be a time between the years 1 and 9999") from error
         grants = tuple(Grant(grant.pattern, frozenset(grant.permissions)) for grant in request.grants)
         token = tokens.make_token(request.principal, request.kind, grants, expires)
-        await self._store.add_token(token, identity.caller().principal)
+        await self._store.add_token(token, who.principal)
         return auth_pb2.CreateTokenResponse(token_id=token.token_id, token=token.secret)
 
     async def RevokeToken(

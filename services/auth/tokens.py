@@ -3,12 +3,14 @@
 import base64
 import hashlib
 import os
+import re
 from dataclasses import dataclass
 from datetime import datetime
 
 from kit.access import Grant
 
 PREFIX = "tlk_"
+SERVICE_NAMES = frozenset({"auth", "sync", "feed", "compliance", "index", "entries", "capture"})
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,13 @@ def make_token(principal: str, kind: str, grants: tuple[Grant, ...], expires_at:
 
 
 def parse_service_hashes(text: str) -> dict[bytes, str]:
-    """Reads `sync=<sha256 hex>,feed=…` into hash → service name. Raises ValueError for another form."""
+    """Reads `sync=<sha256 hex>,feed=…` into hash → service name. Raises RuntimeError for another form."""
     result: dict[bytes, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, separator, digest = part.partition("=")
-        if not separator or len(digest) != 64:
-            raise ValueError("service token hashes are given as name=<64 hex digits>, separated by commas")
+        if not separator or re.fullmatch("[0-9a-f]{64}", digest) is None:
+            raise RuntimeError(
+                "TEAMLORE_SERVICE_TOKEN_HASHES must be name=<64 hex digits>, separated by commas"
+            )
         result[bytes.fromhex(digest)] = name
     return result

@@ -107,7 +107,7 @@ class FeedHandlers(feed_pb2_grpc.FeedServiceServicer):
         """One page of live memories."""
         size = min(request.page_size or DEFAULT_PAGE, LARGEST_PAGE)
         after = self._codec.read_page(request.bank, request.page_token) if request.page_token else ""
-        steps, last = await self._store.live(request.bank, after, size)
+        steps, last = await self._store.live(request.bank, after, size, LARGEST_BATCH_BYTES)
         return feed_pb2.ListLiveResponse(
             memories=[_change(step) for step in steps],
             next_page_token=self._codec.write_page(request.bank, last) if last else "",

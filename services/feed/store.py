@@ -91,20 +91,18 @@ class Store:
         rows = await self._database.fetch("page", bank, after.seq, limit)
         if not rows:
             return Page((), after.seq, after.nonce, False)
-        kept: list[Any] = []
-        size = 0
-        for row in rows:
-            size += len(row["sealed"] or b"")
-            if kept and size > max_bytes:
-                break
-            kept.append(row)
+        kept = _within(rows, max_bytes)
         last = kept[-1]
         return Page(await self._open(bank, kept), last["seq"], last["nonce"], last["seq"] < last["head"])
 
-    async def live(self, bank: str, after_id: str, limit: int) -> tuple[tuple[Step, ...], str]:
-        """One page of live memories by id, and the id to go on from (empty at the end)."""
+    async def live(
+        self, bank: str, after_id: str, limit: int, max_bytes: int
+    ) -> tuple[tuple[Step, ...], str]:
+        """One page of live memories by id, cut after `max_bytes`, and the id to go on from (empty at the end)."""
         rows = await self._database.fetch("live", bank, after_id, limit)
-        return await self._open(bank, rows), rows[-1]["memory_id"] if len(rows) == limit else ""
+        kept = _within(rows, max_bytes)
+        more = len(rows) == limit or len(kept) < len(rows)
+        return await self._open(bank, kept), kept[-1]["memory_id"] if more else ""
 
     async def _open(self, bank: str, rows: Sequence[Any]) -> tuple[Step, ...]:
         sealed = [row for row in rows if row["sealed"] is not None]
@@ -157,6 +155,16 @@ class Store:
                 return False
             tx.changed(bank, 1)
             return True
+
+
+def _within(rows: Sequence[Any], max_bytes: int) -> Sequence[Any]:
+    """The first rows whose sealed content stays within a budget; always at least one."""
+    size = 0
+    for count, row in enumerate(rows):
+        size += len(row["sealed"] or b"")
+        if count and size > max_bytes:
+            return rows[:count]
+    return rows
 
 
 def _memory(row: Any, content: bytes) -> Memory:

@@ -20,6 +20,10 @@ class Candidate:
     text: str
 
 
+LARGEST_ANSWER_BYTES = 2_500_000
+"""An answer must stay below gRPC's 4 MiB; farther hits are left out."""
+
+
 class Finder:
     """Answers questions and looks for near-duplicates, each within one bank."""
 
@@ -33,9 +37,14 @@ class Finder:
         """The live memories nearest to the query, best first. A stale vector costs recall, never leaks."""
         (hits,) = await self._vectors.nearest(bank, await self._embedding.embed([query]), 2 * limit + 16)
         scores = {hit.id: hit.score for hit in hits}
-        return [
-            (memory, scores[memory.id]) for memory in await self._store.memories(bank, list(scores), limit)
-        ]
+        found: list[tuple[Memory, float]] = []
+        size = 0
+        for memory in await self._store.memories(bank, list(scores), limit):
+            size += len(memory.text.encode())
+            if found and size > LARGEST_ANSWER_BYTES:
+                break
+            found.append((memory, scores[memory.id]))
+        return found
 
     async def near_duplicates(
         self, bank: str, candidates: Sequence[Candidate], threshold: float

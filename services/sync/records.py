@@ -51,22 +51,32 @@ def judge(record: sync_pb2.Record, barrier: Barrier) -> Draft | Rejected:
             occurred = record.occurred_at.ToDatetime(tzinfo=UTC)
         except (ValueError, OverflowError):
             return Rejected(record.id, "occurred_at: must be a time between the years 1 and 9999")
-    content = sync_pb2.MemoryContent(tags=record.tags)
+    content = sync_pb2.MemoryContent()
+    found: set[str] = set()
+
+    def pass_barrier(text: str) -> str:
+        passed = barrier.check(text)
+        found.update(passed.found)
+        return passed.text
+
+    content.tags.extend(pass_barrier(tag) for tag in record.tags)
     for key in sorted(record.metadata):
         value = record.metadata[key]
         problem = _scalar_problem(value)
         if problem:
             return Rejected(record.id, f"metadata: {problem}")
         if (key in KEPT_SYSTEM_KEYS or not key.startswith("_")) and key.lower() not in NEVER_FORWARDED:
-            content.metadata[key].CopyFrom(value)
-    if content.ByteSize() - sum(len(tag) for tag in content.tags) > METADATA_BYTES:
+            kept = content.metadata[pass_barrier(key)]
+            kept.CopyFrom(value)
+            if value.WhichOneof("kind") == "string_value":
+                kept.string_value = pass_barrier(value.string_value)
+    if sync_pb2.MemoryContent(metadata=content.metadata).ByteSize() > METADATA_BYTES:
         return Rejected(record.id, f"metadata: must be at most {METADATA_BYTES} bytes")
-    passed = barrier.check(record.text)
-    if passed.found and barrier.action == "reject":
-        return Rejected(record.id, "text: holds what looks like a secret: " + ", ".join(passed.found))
-    content.text = passed.text
+    content.text = pass_barrier(record.text)
+    if found and barrier.action == "reject":
+        return Rejected(record.id, "text: holds what looks like a secret: " + ", ".join(sorted(found)))
     return Draft(
-        record.id, passed.text, content.SerializeToString(deterministic=True), record.fact_type, occurred
+        record.id, content.text, content.SerializeToString(deterministic=True), record.fact_type, occurred
     )
 
 

@@ -123,3 +123,47 @@ async def test_a_token_without_forget_cannot_erase_and_a_revoked_one_nothing(sta
                 sync_pb2.PushRequest(bank=bank, records=[record("x y")]), metadata=bob
             )
         assert reason_of(caught.value) == "CREDENTIAL_REVOKED"
+
+
+async def test_a_scoped_admin_can_make_tokens_for_itself_alone(stack: RunningStack) -> None:
+    from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
+
+    mallory = stack.credential(await stack.token("user:mallory", ("project:mal-*", "read admin")))
+
+    def request(principal: str, pattern: str = "project:mal-1", *words: str) -> auth_pb2.CreateTokenRequest:
+        grants = [auth_pb2.Grant(pattern=pattern, permissions=words or ("read",))]
+        return auth_pb2.CreateTokenRequest(principal=principal, kind="agent", grants=grants)
+
+    async with stack.channel("auth") as channel:
+        stub = auth_pb2_grpc.AccessServiceStub(channel)
+        assert (await stub.CreateToken(request("user:mallory"), metadata=mallory)).token
+        for refused in (
+            request("user:bob"),
+            request("user:mallory", "project:*"),
+            request("user:mallory", "project:mal-1", "comply"),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.CreateToken(refused, metadata=mallory)
+            assert reason_of(caught.value) == "PERMISSION_DENIED"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.CreateToken(request("service:sync"), metadata=stack.credential(stack.admin))
+        assert reason_of(caught.value) == "FIELD_INVALID"
+
+
+async def test_a_page_of_large_memories_stays_below_the_message_limit(stack: RunningStack) -> None:
+    bank = "project:large-1a2b3c4d"
+    token = stack.credential(await stack.token("user:alice", ("project:*", "read write")))
+    async with stack.channel("sync") as sync, stack.channel("feed") as feed:
+        for start in range(0, 120, 20):
+            records = [record(f"{uuid.uuid4()} " + chr(0x1F600 + start + n % 20) * 14_000) for n in range(20)]
+            await stack.sync(sync).Push(sync_pb2.PushRequest(bank=bank, records=records), metadata=token)
+        digest = await stack.feed(feed).GetDigest(feed_pb2.GetDigestRequest(bank=bank), metadata=token)
+        seen, page_token = 0, ""
+        while True:
+            page = await stack.feed(feed).ListLive(
+                feed_pb2.ListLiveRequest(bank=bank, page_token=page_token), metadata=token
+            )
+            seen, page_token = seen + len(page.memories), page.next_page_token
+            if not page_token:
+                break
+        assert seen == digest.count > 60

@@ -23,8 +23,8 @@ create table compliance.audit_calls (
 );
 create index audit_calls_bank on compliance.audit_calls (bank, audit_id);
 
-create function compliance.record_call(call uuid, audit_name text, who text, token text, b text, n int) returns void
-language plpgsql security definer set search_path = '' as $$
+-- The random number of a name, made when first asked for.
+create function compliance.ref_of(who text) returns uuid language plpgsql set search_path = '' as $$
 declare
   ref uuid;
 begin
@@ -33,9 +33,16 @@ begin
     insert into compliance.principals (principal) values (who) on conflict do nothing;
     select principal_ref into ref from compliance.principals where principal = who;
   end if;
-  insert into compliance.audit_calls (call_id, name, principal_ref, token_id, bank, objects)
-  values (call, audit_name, ref, token, b, n);
+  return ref;
 end $$;
+
+-- The id of a PRIVATE bank is its owner's name, so the row holds the owner's number instead.
+create function compliance.record_call(call uuid, audit_name text, who text, token text, b text, n int) returns void
+language sql security definer set search_path = '' as $$
+  insert into compliance.audit_calls (call_id, name, principal_ref, token_id, bank, objects)
+  values (call, audit_name, compliance.ref_of(who), token,
+          case when b like 'private:%' then 'private:' || compliance.ref_of(substr(b, 9)) else b end, n)
+$$;
 
 revoke all on all functions in schema compliance from public;
 grant usage on schema compliance to teamlore_auth, teamlore_sync, teamlore_feed, teamlore_compliance, teamlore_index;

@@ -145,6 +145,7 @@ create table memory.mirrors (
   acked_seq bigint not null default 0,
   primary key (bank, device_id)
 );
+create index mirrors_device on memory.mirrors (device_id);
 
 -- The guard is declared: an update moves nothing and comes with a change of its own, a deletion with a tombstone.
 create function memory.check_growth() returns trigger language plpgsql as $$

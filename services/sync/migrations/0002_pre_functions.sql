@@ -17,6 +17,9 @@ create function memory.open_bank(b text) returns boolean language plpgsql securi
 declare
   made boolean;
 begin
+  if split_part(b, ':', 2) = '' then
+    raise exception 'a bank id is a layer, a colon and a name' using errcode = '23514', constraint = 'scope_of_layer';
+  end if;
   insert into memory.banks (bank, layer, team_id, client_id, user_id)
   select b,
          case split_part(b, ':', 1) when 'project' then 'team' when 'space' then 'team' else split_part(b, ':', 1) end,
@@ -152,11 +155,12 @@ begin
   return found;
 end $$;
 
--- A device that is new holds nothing yet, so what was erased before it came needs no word from it.
+-- A device is one principal's, in every bank. One that is new holds nothing yet, so what was erased before it came needs no word from it.
 create function memory.register_device(b text, device text, who text) returns boolean
 language sql security definer set search_path = '' as $$
   insert into memory.mirrors (bank, device_id, principal, acked_seq)
-  values (b, device, who, coalesce((select head from memory.heads where bank = b), 0))
+  select b, device, who, coalesce((select head from memory.heads where bank = b), 0)
+  where not exists (select 1 from memory.mirrors where device_id = device and principal <> who)
   on conflict (bank, device_id) do update set last_seen_at = clock_timestamp()
   where memory.mirrors.principal = excluded.principal
   returning true

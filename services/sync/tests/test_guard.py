@@ -201,3 +201,17 @@ async def test_without_the_head_lock_the_checker_goes_red(database_url: str) -> 
     await connection.close()
     complaints = await race(database_url, 2, banks=1, writers=16, puts_only=True)
     assert any("gap" in complaint or "seen" in complaint for complaint in complaints)
+
+
+async def test_a_device_is_one_principals_in_every_bank(db: asyncpg.Connection) -> None:
+    register = "select memory.register_device($1, $2, $3)"
+    assert await db.fetchval(register, "project:a", "d" * 32, "user:bob")
+    assert await db.fetchval(register, "project:a", "d" * 32, "user:bob")
+    assert await db.fetchval(register, "project:b", "d" * 32, "user:alice") is None
+    assert await db.fetchval(register, "project:b", "d" * 32, "user:bob")
+
+
+async def test_a_bank_without_a_name_is_refused(db: asyncpg.Connection) -> None:
+    for bank in ("project:", "client::x", "client:a:", "nolayer"):
+        with pytest.raises(asyncpg.CheckViolationError):
+            await db.execute("select memory.open_bank($1)", bank)
