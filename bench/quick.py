@@ -52,7 +52,7 @@ def sentence(rng: random.Random) -> str:
 
 async def fill(stack: RunningStack, bank: str, count: int, near_duplicates: str) -> None:
     """Fills a bank with sealed rows and synthetic vectors, as sync and index would have left them."""
-    rng, keys = random.Random(count), KeyStore(stack.data / "keys" / "keystore.db")
+    rng, keys = random.Random(bank), KeyStore(stack.data / "keys" / "keystore.db")
     allocator = Allocator(keys)
     database = await asyncpg.connect(stack.facts.database_url)
     engine = AsyncQdrantClient(
