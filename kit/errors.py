@@ -10,6 +10,9 @@ from google.rpc import error_details_pb2, status_pb2
 from teamlore.common.v1 import errors_pb2
 
 DOMAIN = "teamlore.dev"
+# What a driver raises when its server is away or dies in the middle of a call, a prepare included. Background loops
+# that must outlive a restart of Postgres suppress exactly these.
+LOST = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 _C = grpc.StatusCode
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import asyncpg
 
+from kit.errors import LOST
+
 CHANNEL = "teamlore_heads"
-_LOST = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 
 class Sender:
@@ -40,7 +41,7 @@ class Sender:
                     connection = await asyncpg.connect(self._dsn, timeout=5)
                 sql = f"select pg_notify('{CHANNEL}', b) from unnest($1::text[]) b"
                 await connection.execute(sql, list(banks), timeout=5)
-            except _LOST:
+            except LOST:
                 if connection is not None:
                     connection.terminate()
                 connection = None
@@ -51,7 +52,7 @@ async def listen(dsn: str, heard: Callable[[str], None]) -> None:
     """Calls `heard` with each bank hinted at, for ever; while it cannot connect it tries again twice a second."""
     while True:
         lost = asyncio.Event()
-        with contextlib.suppress(*_LOST):
+        with contextlib.suppress(*LOST):
             connection = await asyncpg.connect(dsn, timeout=5)
             try:
                 connection.add_termination_listener(lambda *_, gone=lost: gone.set())

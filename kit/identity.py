@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from datetime import timezone
 from typing import Any
 
-import asyncpg
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from kit.access import Caller, Grant
 from kit.database import Database
-from kit.errors import Refusal
+from kit.errors import LOST, Refusal
 
 UTC = timezone.utc
 AUDIENCE = "teamlore"
@@ -139,7 +138,7 @@ class AccessState:
             await asyncio.sleep(POLL_SECONDS)
             try:
                 await self._poll_once()
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            except LOST:
                 continue
 
     async def of(self, token_id: str) -> TokenAccess:

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import asyncpg
 from teamlore.feed.v1 import feed_pb2_grpc
 
 from kit import hints
 from kit.config import load_or_exit, setting
 from kit.database import Database
 from kit.dialing import AuthClient
+from kit.errors import LOST
 from kit.identity import AccessState, Authenticator, KeyCache
 from kit.sealing import KeyStore
 from kit.serving import Built, Drain, run
@@ -35,7 +35,7 @@ class Config:
 
 async def _poll(heads: Heads, drain: Drain) -> None:
     while not drain.started.is_set():
-        with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        with contextlib.suppress(*LOST):
             await heads.poll_once()
         await asyncio.sleep(POLL_SECONDS)
     heads.ring_all()
