@@ -11,6 +11,7 @@ from typing import Any
 import asyncpg
 
 from kit import audit
+from kit.errors import LOST
 
 Record = asyncpg.Record
 _RECORD = "select compliance.record_call($1, $2, $3, $4, $5, $6)"
@@ -125,7 +126,7 @@ class Database:
                     _RECORD, call.call_id, call.name, call.principal, call.token_id, open_.bank, open_.objects
                 )
             except BaseException:
-                with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                with contextlib.suppress(*LOST):
                     await transaction.rollback()
                 raise
             await transaction.commit()
