@@ -45,16 +45,13 @@ class Passed:
     found: tuple[str, ...]
 
 
-def _denylist(detector: Any) -> list[re.Pattern[str]]:
-    return list(detector.denylist)
-
-
 def _patterns() -> list[tuple[str, re.Pattern[str]]]:
+    detectors: dict[str, Any] = get_mapping_from_secret_type_to_class()
     shapes = [
         (kind, re.compile(pattern))
-        for kind, detector in get_mapping_from_secret_type_to_class().items()
+        for kind, detector in detectors.items()
         if detector.__name__ in _DETECTORS
-        for pattern in _denylist(detector)
+        for pattern in detector.denylist
     ]
     return [*_OWN.items(), *shapes]
 
