@@ -128,11 +128,11 @@ class Interceptor(grpc.aio.ServerInterceptor):
             raise field_invalid("", "the bytes are not a message of this method") from error
         caller: Caller | None = None
         if not access.public:
-            metadata = {
-                str(key): value
+            metadata = [
+                (str(key), value)
                 for key, value in context.invocation_metadata() or ()
                 if isinstance(value, str)
-            }
+            ]
             caller = await self._built.authenticator.authenticate(metadata)
             await self._authorise(access, request, caller)
         identity.set_caller(caller)
@@ -143,32 +143,41 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return request, call
 
     async def _authorise(self, access: access_pb2.Access, request: Message, caller: Caller) -> None:
+        await self._authorise_rule(access, request, caller)
+        if access.person and not caller.person_present:
+            raise Refusal("PERSON_REQUIRED", "sign in with `teamlore login` and call from that session")
+
+    async def _authorise_rule(self, access: access_pb2.Access, request: Message, caller: Caller) -> None:
         rule = access.WhichOneof("rule")
         word = _WORDS[access.permission]
+        state = self._built.authenticator.access
         if (rule == "internal" and caller.internal) or rule == "self":
             return
-        if rule == "bank":
-            bank = str(getattr(request, access.bank))
-            if caller.may(word, bank):
+        if rule in ("bank", "banks"):
+            name = str(getattr(access, rule))
+            try:
+                for bank in _values(request, name.split(".")):
+                    await state.require(caller, word, bank)
                 return
-            refused = [v for v in validation.violations_of(request) if v.field == access.bank]
-            if refused:
-                raise Refusal("FIELD_INVALID", f"{access.bank}: {refused[0].description}", violations=refused)
-        elif rule == "resource":
-            refused = [v for v in validation.violations_of(request) if v.field == access.resource]
-            if refused:
-                raise Refusal(
-                    "FIELD_INVALID", f"{access.resource}: {refused[0].description}", violations=refused
-                )
+            except Refusal:
+                # Only a caller who may nothing learns first that the bank's id is malformed.
+                _refuse_field(request, name)
+                raise
+        if rule == "resource":
+            _refuse_field(request, access.resource)
             found = await self._built.resources[access.resource](str(getattr(request, access.resource)))
-            if found is not None and (caller.internal or caller.may(word, found)):
+            facts = await state.facts(caller, found) if found is not None else None
+            if found is not None and (caller.internal or caller.may(word, found, facts)):
                 return
             raise Refusal("NOT_FOUND", "there is no such object, or you may not see it")
-        elif rule == "pattern":
-            if all(caller.covers(value) for value in _values(request, access.pattern.split("."))):
-                return
+        if rule == "pattern":
             word = "admin"
-        elif rule == "deployment" and caller.covers("*"):
+            values = _values(request, access.pattern.split("."))
+            if values and all(caller.covers(value) for value in values):
+                return
+            if not values and caller.covers("*"):
+                return
+        elif rule == "deployment" and caller.covers("*", word):
             return
         raise Refusal(
             "PERMISSION_DENIED",
@@ -202,6 +211,13 @@ async def _write(context: Any, answer: Any) -> None:
             await context.write(answer)
     except TimeoutError as error:
         raise Refusal("SLOW_CONSUMER", "the stream was not read; resume from the last cursor") from error
+
+
+def _refuse_field(request: Message, name: str) -> None:
+    """Raises Refusal FIELD_INVALID where the field that says what to authorise breaks its rule."""
+    found = [v for v in validation.violations_of(request) if v.field == name]
+    if found:
+        raise Refusal("FIELD_INVALID", f"{name}: {found[0].description}", violations=found)
 
 
 def _values(message: Any, path: list[str]) -> list[str]:

@@ -4,7 +4,7 @@ import base64
 import time
 from typing import Any
 
-from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
+from teamlore.auth.v1 import access_pb2, access_pb2_grpc, auth_pb2, auth_pb2_grpc
 
 from kit import identity
 from kit.access import PERMISSIONS, Grant
@@ -17,8 +17,11 @@ from services.auth.store import Store
 class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
     """Credentials into identities."""
 
-    def __init__(self, store: Store, ring: KeyRing, services: dict[bytes, str]) -> None:
+    def __init__(
+        self, store: Store, access: identity.AccessState, ring: KeyRing, services: dict[bytes, str]
+    ) -> None:
         self._store = store
+        self._access = access
         self._ring = ring
         self._services = services
 
@@ -27,9 +30,7 @@ class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
         digest = tokens.hash_secret(secret)
         service = self._services.get(digest)
         if service is not None:
-            return identity.mint(
-                self._ring.private, self._ring.kid, f"service:{service}", "internal", f"service:{service}"
-            )
+            return self._mint(f"service:{service}", "internal", f"service:{service}")
         token = await self._store.token_by_hash(digest)
         if token is None:
             raise Refusal("CREDENTIAL_INVALID", "the token is not one of this deployment")
@@ -37,7 +38,12 @@ class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
             raise Refusal("CREDENTIAL_REVOKED", "the token was revoked; ask an admin for a new one")
         if token.expires_at is not None and token.expires_at.timestamp() <= time.time():
             raise Refusal("CREDENTIAL_EXPIRED", "the token has ended; ask an admin for a new one")
-        return identity.mint(self._ring.private, self._ring.kid, token.principal, token.kind, token.token_id)
+        return self._mint(token.principal, token.kind, token.token_id)
+
+    def _mint(self, principal: str, kind: str, token_id: str) -> tuple[str, float]:
+        return identity.mint(
+            self._ring.private, self._ring.kid, self._access.audience, principal, kind, token_id
+        )
 
     async def ExchangeToken(
         self, request: auth_pb2.ExchangeTokenRequest, context: Any
@@ -77,15 +83,15 @@ class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
         )
 
 
-class AccessHandlers(auth_pb2_grpc.AccessServiceServicer):
+class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
     """Who may do what."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def CreateToken(
-        self, request: auth_pb2.CreateTokenRequest, context: Any
-    ) -> auth_pb2.CreateTokenResponse:
+        self, request: access_pb2.CreateTokenRequest, context: Any
+    ) -> access_pb2.CreateTokenResponse:
         """Creates a token."""
         who = identity.caller()
         # A principal brings its PRIVATE bank and its name on what it writes: only who administers all may hand that out.
@@ -116,10 +122,10 @@ class AccessHandlers(auth_pb2_grpc.AccessServiceServicer):
         grants = tuple(Grant(grant.pattern, frozenset(grant.permissions)) for grant in request.grants)
         token = tokens.make_token(request.principal, request.kind, grants, expires)
         await self._store.add_token(token, who.principal)
-        return auth_pb2.CreateTokenResponse(token_id=token.token_id, token=token.secret)
+        return access_pb2.CreateTokenResponse(token_id=token.token_id, token=token.secret)
 
     async def RevokeToken(
-        self, request: auth_pb2.RevokeTokenRequest, context: Any
-    ) -> auth_pb2.RevokeTokenResponse:
+        self, request: access_pb2.RevokeTokenRequest, context: Any
+    ) -> access_pb2.RevokeTokenResponse:
         """Revokes a token."""
-        return auth_pb2.RevokeTokenResponse(revoked=await self._store.revoke(request.token_id))
+        return access_pb2.RevokeTokenResponse(revoked=await self._store.revoke(request.token_id))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from teamlore.auth.v1 import auth_pb2_grpc
+from teamlore.auth.v1 import access_pb2_grpc, auth_pb2_grpc
 
 from kit import audit
 from kit.config import load_or_exit, setting
@@ -49,12 +49,12 @@ async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
         async def own_keys() -> Mapping[str, Ed25519PublicKey]:
             return ring.public
 
-        handlers = AuthHandlers(store, ring, parse_service_hashes(config.service_token_hashes))
+        handlers = AuthHandlers(store, access, ring, parse_service_hashes(config.service_token_hashes))
         yield Built(
             Authenticator(KeyCache(own_keys), access, handlers.exchange),
             [
                 lambda server: auth_pb2_grpc.add_AuthServiceServicer_to_server(handlers, server),
-                lambda server: auth_pb2_grpc.add_AccessServiceServicer_to_server(
+                lambda server: access_pb2_grpc.add_AccessServiceServicer_to_server(
                     AccessHandlers(store), server
                 ),
             ],

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
+from teamlore.auth.v1 import access_pb2, access_pb2_grpc
 from teamlore.feed.v1 import feed_pb2_grpc
 from teamlore.sync.v1 import sync_pb2_grpc
 
@@ -47,11 +47,11 @@ class RunningStack:
 
     async def token(self, principal: str, *grants: tuple[str, str], kind: str = "agent") -> str:
         async with self.channel("auth") as channel:
-            answer = await auth_pb2_grpc.AccessServiceStub(channel).CreateToken(
-                auth_pb2.CreateTokenRequest(
+            answer = await access_pb2_grpc.AccessServiceStub(channel).CreateToken(
+                access_pb2.CreateTokenRequest(
                     principal=principal,
                     kind=kind,
-                    grants=[auth_pb2.Grant(pattern=p, permissions=w.split()) for p, w in grants],
+                    grants=[access_pb2.Grant(pattern=p, permissions=w.split()) for p, w in grants],
                 ),
                 metadata=self.credential(self.admin),
             )

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
-from teamlore.auth.v1 import auth_pb2
+from teamlore.auth.v1 import access_pb2, auth_pb2, auth_pb2_grpc
 from teamlore.compliance.v1 import compliance_pb2
 from teamlore.feed.v1 import feed_pb2
 from teamlore.sync.v1 import sync_pb2
@@ -46,17 +46,16 @@ async def arrange(stack: RunningStack, method: MethodDescriptor, token: str) -> 
     """A request that changes something; a new mutating call without one fails here."""
     name = method.name
     if name == "CreateToken":
-        grants = [auth_pb2.Grant(pattern="project:x", permissions=["read"])]
-        return auth_pb2.CreateTokenRequest(principal="user:new", kind="agent", grants=grants)
+        grants = [access_pb2.Grant(pattern="project:x", permissions=["read"])]
+        return access_pb2.CreateTokenRequest(principal="user:new", kind="agent", grants=grants)
     if name == "RevokeToken":
         made = await stack.token("user:leaver", ("project:x", "read"))
         async with stack.channel("auth") as auth:
-            from teamlore.auth.v1 import auth_pb2_grpc
 
             who = await auth_pb2_grpc.AuthServiceStub(auth).WhoAmI(
                 auth_pb2.WhoAmIRequest(), metadata=stack.credential(made)
             )
-        return auth_pb2.RevokeTokenRequest(token_id=who.token_id)
+        return access_pb2.RevokeTokenRequest(token_id=who.token_id)
     if name == "Push":
         return sync_pb2.PushRequest(bank=BANK, records=[a_record(), a_record()])
     if name == "Forget":

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
 from google.rpc import error_details_pb2, status_pb2
-from teamlore.auth.v1 import auth_pb2
+from teamlore.auth.v1 import access_pb2, auth_pb2
 from teamlore.compliance.v1 import compliance_pb2
 from teamlore.feed.v1 import feed_pb2
 from teamlore.index.v1 import index_pb2
@@ -38,12 +38,12 @@ def valid_request(method: MethodDescriptor) -> Any:
         "ExchangeToken": auth_pb2.ExchangeTokenRequest(token="tlk_x"),
         "GetJwks": auth_pb2.GetJwksRequest(),
         "WhoAmI": auth_pb2.WhoAmIRequest(bank=BANK),
-        "CreateToken": auth_pb2.CreateTokenRequest(
+        "CreateToken": access_pb2.CreateTokenRequest(
             principal="user:garbage",
             kind="agent",
-            grants=[auth_pb2.Grant(pattern="project:g*", permissions=["read"])],
+            grants=[access_pb2.Grant(pattern="project:g*", permissions=["read"])],
         ),
-        "RevokeToken": auth_pb2.RevokeTokenRequest(token_id="0" * 16),
+        "RevokeToken": access_pb2.RevokeTokenRequest(token_id="0" * 16),
         "Push": sync_pb2.PushRequest(bank=BANK, records=[a_record(), a_record()]),
         "Forget": sync_pb2.ForgetRequest(bank=BANK, memory_ids=["nothere-1"], erase=True),
         "ListChanges": feed_pb2.ListChangesRequest(bank=BANK),

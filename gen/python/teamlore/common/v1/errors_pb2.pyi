@@ -68,6 +68,16 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The process is going away; call again and another one answers."""
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 22
     """A defect of the server; metadata carries the id under which it was logged."""
+    ERROR_REASON_ACCESS_REVOKED: _ErrorReason.ValueType  # 23
+    """Access to the bank or to everything was had and was taken away."""
+    ERROR_REASON_PERSON_REQUIRED: _ErrorReason.ValueType  # 24
+    """The call needs a person who is present: sign in with `teamlore login` and call from that session."""
+    ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 25
+    """The principal has stored as many records as its quota allows; RetryInfo says when the next period begins."""
+    ERROR_REASON_BANK_ARCHIVED: _ErrorReason.ValueType  # 26
+    """The bank is archived: it can be read and not written."""
+    ERROR_REASON_VERSION_CONFLICT: _ErrorReason.ValueType  # 27
+    """The object has changed since the version that the request names."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """ErrorReason is the reason in the google.rpc.ErrorInfo of every refusal (domain `teamlore.dev`), without its prefix."""
@@ -118,4 +128,14 @@ ERROR_REASON_DRAINING: ErrorReason.ValueType  # 21
 """The process is going away; call again and another one answers."""
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 22
 """A defect of the server; metadata carries the id under which it was logged."""
+ERROR_REASON_ACCESS_REVOKED: ErrorReason.ValueType  # 23
+"""Access to the bank or to everything was had and was taken away."""
+ERROR_REASON_PERSON_REQUIRED: ErrorReason.ValueType  # 24
+"""The call needs a person who is present: sign in with `teamlore login` and call from that session."""
+ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 25
+"""The principal has stored as many records as its quota allows; RetryInfo says when the next period begins."""
+ERROR_REASON_BANK_ARCHIVED: ErrorReason.ValueType  # 26
+"""The bank is archived: it can be read and not written."""
+ERROR_REASON_VERSION_CONFLICT: ErrorReason.ValueType  # 27
+"""The object has changed since the version that the request names."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
