@@ -1,6 +1,7 @@
 """Walks all descriptors: every method of ours has an access rule, an audit name, and fields that exist."""
 
 import importlib
+import pkgutil
 from collections.abc import Iterator
 
 import pytest
@@ -14,8 +15,11 @@ PACKAGES = ("auth", "sync", "feed", "compliance", "index")
 
 def services() -> Iterator[ServiceDescriptor]:
     for name in PACKAGES:
-        module = importlib.import_module(f"teamlore.{name}.v1.{name}_pb2")
-        yield from module.DESCRIPTOR.services_by_name.values()
+        package = importlib.import_module(f"teamlore.{name}.v1")
+        for found in sorted(module.name for module in pkgutil.iter_modules(package.__path__)):
+            if found.endswith("_pb2"):
+                module = importlib.import_module(f"teamlore.{name}.v1.{found}")
+                yield from module.DESCRIPTOR.services_by_name.values()
 
 
 def methods() -> list[MethodDescriptor]:
