@@ -216,8 +216,10 @@ async def get_json(url: str, transport: httpx2.AsyncBaseTransport | None = None)
                 "GET", url, headers={"Accept": "application/json", "Accept-Encoding": "identity"}
             ) as answer,
         ):
-            if answer.status_code != 200 or "content-encoding" in answer.headers:
+            if answer.status_code != 200:
                 raise IssuerAway(f"it answers with status {answer.status_code}")
+            if answer.headers.get("content-encoding", "identity") != "identity":
+                raise IssuerAway("its answer is compressed")
             body = bytearray()
             async for chunk in answer.aiter_raw():
                 body += chunk
