@@ -112,12 +112,17 @@ class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
         """Tells the caller who it is."""
         caller = identity.caller()
         held = caller.permissions_on(request.bank) if request.bank else frozenset()
-        return auth_pb2.WhoAmIResponse(
+        answer = auth_pb2.WhoAmIResponse(
             principal=caller.principal,
             kind=caller.kind,
             token_id=caller.token_id,
             permissions=[word for word in PERMISSIONS if word in held],
+            groups=caller.groups,
+            person_present=caller.person_present,
         )
+        if caller.expires_at is not None:
+            answer.expires_at.FromSeconds(int(caller.expires_at))
+        return answer
 
 
 class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
