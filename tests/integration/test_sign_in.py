@@ -140,9 +140,8 @@ async def test_the_device_flow_ends_in_a_person_session(signed_up: World) -> Non
     session = await world.start(id_token=id_token)
     assert session.session_token.startswith("tlk_")
     assert session.principal == "user:alice@example.com"
-    assert (
-        890 < session.expires_at.seconds - time.time() < 901 or session.expires_at.seconds - time.time() < 631
-    )
+    # With the ID token's ten minutes and the half minute that clocks may differ.
+    assert 590 < session.expires_at.seconds - time.time() <= 631
     me = await world.whoami(session.session_token)
     assert (me.principal, me.kind, me.token_id) == ("user:alice@example.com", "person", session.token_id)
     assert me.person_present
