@@ -153,7 +153,9 @@ class StackProcess:
 
 
 async def _main(data: Path, extra: Mapping[str, Mapping[str, str]]) -> None:
-    async with launch(Settings(data, root=ROOT, extra=extra), say=lambda text: print(text, flush=True)) as stack:
+    async with launch(
+        Settings(data, root=ROOT, extra=extra), say=lambda text: print(text, flush=True)
+    ) as stack:
         if stack is None:
             return
         facts = stack.facts
