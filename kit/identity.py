@@ -21,9 +21,9 @@ from kit.errors import LOST, Refusal
 
 UTC = timezone.utc
 JWT_SECONDS = 300
+JWT_LEEWAY = 5
 POLL_SECONDS = 0.25
 STALE_SECONDS = 1.0
-_REFRESH_SECONDS = 30.0
 TEAM = "x-teamlore-team"
 ON_BEHALF_OF = "x-teamlore-on-behalf-of"
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -72,29 +72,42 @@ KeyFetcher = Callable[[], Awaitable[Mapping[str, Ed25519PublicKey]]]
 class KeyCache:
     """Public keys by id. A key is published minutes before its first use, so reading them twice a minute suffices.
 
-    Keeps the last good ones when a read fails; an unknown id costs one read per 30 s at most.
+    Keeps the last good ones when a read fails; an unknown id costs one read per `refresh` seconds at most. A moved
+    access state is read at once, for it may mean that a key leaked and was retired.
     """
 
-    def __init__(self, fetch: KeyFetcher) -> None:
+    def __init__(self, fetch: KeyFetcher, refresh: float = 30.0) -> None:
         self._fetch = fetch
+        self._refresh = refresh
         self._keys: Mapping[str, Ed25519PublicKey] = {}
+        self._version = 0
         self._read_at = float("-inf")
         self._asked_at = float("-inf")
         self._lock = asyncio.Lock()
         self._reading: asyncio.Task[None] | None = None
 
-    async def get(self, kid: str) -> Ed25519PublicKey:
-        """The key. Raises Refusal CREDENTIAL_INVALID for an unknown one, DEPENDENCY_UNAVAILABLE when none can be had."""
+    async def get(self, kid: str, version: int = 0) -> Ed25519PublicKey:
+        """The key, as of the access state's `version` at least.
+
+        Raises Refusal CREDENTIAL_INVALID for an unknown one, DEPENDENCY_UNAVAILABLE when none can be had.
+        """
+        if self._keys and version != self._version:
+            async with self._lock:
+                if version != self._version:
+                    # Once a version, whether or not it works: auth may be down, and its keys are good then.
+                    self._version = version
+                    await self._read_quietly()
         if kid in self._keys:
-            if time.monotonic() - self._read_at > _REFRESH_SECONDS and self._reading is None:
+            if time.monotonic() - self._read_at > self._refresh and self._reading is None:
                 self._reading = asyncio.create_task(self._read_quietly())
             return self._keys[kid]
         async with self._lock:
-            if kid not in self._keys and time.monotonic() - self._asked_at >= _REFRESH_SECONDS:
+            if kid not in self._keys and time.monotonic() - self._asked_at >= self._refresh:
                 try:
                     await self._read()
                     # Only a read that worked counts, so that a service which starts before auth is not shut for long.
                     self._asked_at = time.monotonic()
+                    self._version = version
                 except Exception as error:
                     if not self._keys:
                         raise Refusal(
@@ -113,7 +126,7 @@ class KeyCache:
             await self._read()
         except Exception:
             # The keys held stay good; the next call tries again, once a second at most.
-            self._read_at = time.monotonic() - _REFRESH_SECONDS + 1
+            self._read_at = time.monotonic() - self._refresh + 1
         finally:
             self._reading = None
 
@@ -333,9 +346,18 @@ class Authenticator:
         return replace(caller, team=teams[0])
 
     async def _identify(self, credential: str) -> Caller:
-        return await self._verify(
-            await self._jwt_of(credential) if credential.startswith("tlk_") else credential
-        )
+        if not credential.startswith("tlk_"):
+            return await self._verify(credential)
+        exchanged = await self._jwt_of(credential)
+        try:
+            return await self._verify(exchanged)
+        except Refusal as refusal:
+            if refusal.reason != "CREDENTIAL_INVALID":
+                raise
+            # The key that signed the JWT we kept may have leaked and been retired; the token itself may be good.
+            if self._jwts.pop(hashlib.sha256(credential.encode()).digest(), None) is None:
+                raise
+            return await self._verify(await self._jwt_of(credential))
 
     async def _jwt_of(self, token: str) -> str:
         digest = hashlib.sha256(token.encode()).digest()
@@ -355,13 +377,13 @@ class Authenticator:
     async def _verify(self, token: str) -> Caller:
         try:
             kid = str(jwt.get_unverified_header(token).get("kid", ""))
-            key = await self._keys.get(kid)
+            key = await self._keys.get(kid, self.access.version)
             claims = jwt.decode(
                 token,
                 key,
                 algorithms=["EdDSA"],
                 audience=self.access.audience,
-                leeway=5,
+                leeway=JWT_LEEWAY,
                 options={"require": ["sub", "exp", "aud"]},
             )
         except jwt.ExpiredSignatureError as error:
@@ -380,3 +402,69 @@ class Authenticator:
         if caller.principal != principal:
             raise Refusal("CREDENTIAL_INVALID", "the credential is not one of this deployment")
         return caller
+
+
+# Which keys an algorithm takes, as RFC 7518 and RFC 8037 name them; no algorithm with a shared secret is among them.
+ID_TOKEN_KEYS: Mapping[str, tuple[str, str | None]] = {
+    "RS256": ("RSA", None),
+    "RS384": ("RSA", None),
+    "RS512": ("RSA", None),
+    "PS256": ("RSA", None),
+    "PS384": ("RSA", None),
+    "PS512": ("RSA", None),
+    "ES256": ("EC", "P-256"),
+    "ES384": ("EC", "P-384"),
+    "ES512": ("EC", "P-521"),
+    "EdDSA": ("OKP", "Ed25519"),
+}
+
+
+def id_token_header(token: str, algorithms: Sequence[str]) -> tuple[str, str, str]:
+    """Key id (may be empty), algorithm and claimed issuer of an ID token that nobody has verified yet.
+
+    Raises Refusal CREDENTIAL_INVALID for what is no ID token under one of `algorithms`.
+    """
+    try:
+        header = jwt.get_unverified_header(token)
+        claims = jwt.decode(token, options={"verify_signature": False})
+    except (jwt.PyJWTError, ValueError, UnicodeError, RecursionError) as error:
+        raise bad_id_token() from error
+    kid, algorithm, kind = header.get("kid", ""), str(header.get("alg")), header.get("typ", "JWT")
+    if algorithm not in algorithms or algorithm not in ID_TOKEN_KEYS or not isinstance(kid, str):
+        raise bad_id_token()
+    # Access and logout tokens of the same issuer say what they are (RFC 9068); neither proves a sign-in.
+    if "crit" in header or not isinstance(kind, str) or kind.upper() != "JWT":
+        raise bad_id_token()
+    return kid, algorithm, str(claims.get("iss", ""))
+
+
+def verify_id_token(
+    token: str, jwk: Mapping[str, Any], algorithm: str, issuer: str, audience: str, leeway: float
+) -> Mapping[str, Any]:
+    """The claims of an ID token that `jwk` signed for `audience`. Raises Refusal CREDENTIAL_INVALID or _EXPIRED."""
+    try:
+        key = jwt.PyJWK.from_dict(dict(jwk), algorithm=algorithm)
+        if jwk.get("kty") == "RSA" and key.key.key_size < 2048:
+            raise bad_id_token()
+        claims = jwt.decode(
+            token,
+            key,
+            algorithms=[algorithm],
+            audience=audience,
+            issuer=issuer,
+            leeway=leeway,
+            options={"require": ["iss", "sub", "aud", "exp", "iat"]},
+        )
+    except jwt.ExpiredSignatureError as error:
+        raise Refusal("CREDENTIAL_EXPIRED", "the ID token has ended; sign in again") from error
+    except (jwt.PyJWTError, ValueError, TypeError, OverflowError, AttributeError) as error:
+        raise bad_id_token() from error
+    several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
+    if (several or "azp" in claims) and claims.get("azp") != audience:
+        raise bad_id_token()
+    return claims
+
+
+def bad_id_token() -> Refusal:
+    """The one refusal of an ID token; what is wrong with it helps only who forges one."""
+    return Refusal("CREDENTIAL_INVALID", "the ID token is not one that starts a session here")

@@ -6,24 +6,35 @@ from typing import Any
 
 from teamlore.auth.v1 import access_pb2, access_pb2_grpc, auth_pb2, auth_pb2_grpc
 
-from kit import identity
+from kit import audit, identity
 from kit.access import PERMISSIONS, Grant
 from kit.errors import Refusal, field_invalid
-from services.auth import tokens
-from services.auth.keys import KeyRing
+from services.auth import sessions, tokens
+from services.auth.oidc import SignIn, SignIns
+from services.auth.rotation import Rotation
+from services.auth.sessions import PersonToken
 from services.auth.store import Store
+from services.auth.usage import LastUsed
 
 
 class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
     """Credentials into identities."""
 
     def __init__(
-        self, store: Store, access: identity.AccessState, ring: KeyRing, services: dict[bytes, str]
+        self,
+        store: Store,
+        access: identity.AccessState,
+        keys: Rotation,
+        services: dict[bytes, str],
+        sign_ins: SignIns,
+        used: LastUsed,
     ) -> None:
         self._store = store
         self._access = access
-        self._ring = ring
+        self._keys = keys
         self._services = services
+        self._sign_ins = sign_ins
+        self._used = used
 
     async def exchange(self, secret: str) -> tuple[str, float]:
         """A JWT for an opaque token and when it ends. Raises Refusal CREDENTIAL_…; the same for unknown and malformed."""
@@ -38,12 +49,12 @@ class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
             raise Refusal("CREDENTIAL_REVOKED", "the token was revoked; ask an admin for a new one")
         if token.expires_at is not None and token.expires_at.timestamp() <= time.time():
             raise Refusal("CREDENTIAL_EXPIRED", "the token has ended; ask an admin for a new one")
+        self._used.note(token.token_id)
         return self._mint(token.principal, token.kind, token.token_id)
 
     def _mint(self, principal: str, kind: str, token_id: str) -> tuple[str, float]:
-        return identity.mint(
-            self._ring.private, self._ring.kid, self._access.audience, principal, kind, token_id
-        )
+        kid, key = self._keys.signer()
+        return identity.mint(key, kid, self._access.audience, principal, kind, token_id)
 
     async def ExchangeToken(
         self, request: auth_pb2.ExchangeTokenRequest, context: Any
@@ -67,20 +78,51 @@ class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
                     use="sig",
                     x=base64.urlsafe_b64encode(key.public_bytes_raw()).decode().rstrip("="),
                 )
-                for kid, key in self._ring.public.items()
+                for kid, key in (await self._keys.public_keys()).items()
             ]
         )
+
+    async def StartSession(
+        self, request: auth_pb2.StartSessionRequest, context: Any
+    ) -> auth_pb2.StartSessionResponse:
+        """Begins a person session."""
+        origin: SignIn | PersonToken
+        if request.id_token:
+            origin = await self._sign_ins.verify(request.id_token)
+        else:
+            origin = sessions.check(await self._store.person_token(tokens.hash_secret(request.person_token)))
+        session = sessions.new_session()
+        # The call is public: who it is that changes state is known only now.
+        with audit.calling(audit.CallContext("auth.session_started", origin.principal, session.token_id)):
+            ends = await self._store.start_session(session, origin)
+        answer = auth_pb2.StartSessionResponse(
+            session_token=session.secret, token_id=session.token_id, principal=origin.principal
+        )
+        answer.expires_at.FromDatetime(ends)
+        return answer
+
+    async def GetSignIn(self, request: auth_pb2.GetSignInRequest, context: Any) -> auth_pb2.GetSignInResponse:
+        """Tells how to sign in."""
+        issuer = self._sign_ins.issuer
+        if not issuer.url:
+            return auth_pb2.GetSignInResponse()
+        return auth_pb2.GetSignInResponse(issuer=issuer.url, client_id=issuer.audience, scopes=issuer.scopes)
 
     async def WhoAmI(self, request: auth_pb2.WhoAmIRequest, context: Any) -> auth_pb2.WhoAmIResponse:
         """Tells the caller who it is."""
         caller = identity.caller()
         held = caller.permissions_on(request.bank) if request.bank else frozenset()
-        return auth_pb2.WhoAmIResponse(
+        answer = auth_pb2.WhoAmIResponse(
             principal=caller.principal,
             kind=caller.kind,
             token_id=caller.token_id,
             permissions=[word for word in PERMISSIONS if word in held],
+            groups=caller.groups,
+            person_present=caller.person_present,
         )
+        if caller.expires_at is not None:
+            answer.expires_at.FromSeconds(int(caller.expires_at))
+        return answer
 
 
 class AccessHandlers(access_pb2_grpc.AccessServiceServicer):

@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 import pytest
+from buf.validate import validate_pb2
 from google.protobuf.descriptor import MethodDescriptor
 from google.rpc import error_details_pb2, status_pb2
 from teamlore.auth.v1 import access_pb2, auth_pb2
@@ -38,6 +39,8 @@ def valid_request(method: MethodDescriptor) -> Any:
         "ExchangeToken": auth_pb2.ExchangeTokenRequest(token="tlk_x"),
         "GetJwks": auth_pb2.GetJwksRequest(),
         "WhoAmI": auth_pb2.WhoAmIRequest(bank=BANK),
+        "StartSession": auth_pb2.StartSessionRequest(person_token="tlk_x"),
+        "GetSignIn": auth_pb2.GetSignInRequest(),
         "CreateToken": access_pb2.CreateTokenRequest(
             principal="user:garbage",
             kind="agent",
@@ -111,9 +114,12 @@ def complaint(method: MethodDescriptor, item: Garbage, code: str, fields: list[s
         return f"{item.field} {item.how}: {code}"
     if not item.decodes and code not in ("INVALID_ARGUMENT",):
         return f"{item.field} {item.how}: {code} for bytes that do not decode"
+    # A rule over the whole message, such as one field of two, names none.
+    whole = method.input_type.GetOptions().HasExtension(validate_pb2.message) and fields == [""]
     named = (
         not fields
         or not item.field
+        or whole
         or any(f.split(".")[0].split("[")[0] == item.field.split(".")[0] for f in fields)
     )
     if code == "INVALID_ARGUMENT" and item.decodes and not named:
