@@ -11,7 +11,8 @@ alter table auth.tokens
   add session boolean not null default false,
   add last_used_at timestamptz,
   add constraint session_of_a_person check (not session or (kind = 'person' and personal and expires_at is not null));
-create index tokens_principal on auth.tokens (principal, created_at desc);
+create index tokens_principal on auth.tokens (principal, created_at desc, token_id desc);
+create index tokens_newest on auth.tokens (created_at desc, token_id desc);
 
 create table auth.suspensions (
   principal text primary key,
@@ -40,6 +41,10 @@ create table auth.access_grants (
   revoked_at timestamptz,
   primary key (subject, pattern, effect)
 );
+
+-- Who administers the whole deployment is asked with each change that could leave it without an admin.
+create index access_grants_all on auth.access_grants (subject) where pattern = '*' and effect = 'allow';
+create index token_grants_all on auth.token_grants (token_id) where pattern = '*';
 
 create table auth.teams (
   team_id text primary key check (team_id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'),
