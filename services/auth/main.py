@@ -15,7 +15,9 @@ from kit.database import Database
 from kit.identity import AccessState, Authenticator, KeyCache
 from kit.sealing import KeyStore
 from kit.serving import Built, Drain, run
-from services.auth.handlers import AccessHandlers, AuthHandlers
+from services.auth.access_handlers import AccessHandlers
+from services.auth.access_store import AccessStore
+from services.auth.handlers import AuthHandlers
 from services.auth.keys import SEAL_NAME, make_key, open_ring
 from services.auth.store import QUERIES, Store
 from services.auth.tokens import parse_service_hashes
@@ -31,6 +33,8 @@ class Config:
     listen: str = setting("TEAMLORE_LISTEN", "0.0.0.0:8080")
     service_token_hashes: str = setting("TEAMLORE_SERVICE_TOKEN_HASHES", "")
     """`sync=<sha256 hex of its token>,…`: the other services of this deployment."""
+    secrets_barrier: str = setting("TEAMLORE_SECRETS_BARRIER", "redact", choices=("redact", "reject", "off"))
+    """As sync has it: what a bank without a barrier of its own is shown with."""
 
 
 @contextlib.asynccontextmanager
@@ -55,7 +59,7 @@ async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
             [
                 lambda server: auth_pb2_grpc.add_AuthServiceServicer_to_server(handlers, server),
                 lambda server: access_pb2_grpc.add_AccessServiceServicer_to_server(
-                    AccessHandlers(store), server
+                    AccessHandlers(store, AccessStore(database), access, config.secrets_barrier), server
                 ),
             ],
             ("teamlore.auth.v1.AuthService", "teamlore.auth.v1.AccessService"),

@@ -16,10 +16,12 @@ class Store:
         self._database = database
 
     async def token_by_hash(self, secret_hash: bytes) -> StoredToken | None:
-        """The token with this hash of its secret."""
+        """The token with this hash of its secret; notes its use."""
         row = await self._database.row("token_by_hash", secret_hash)
         if row is None:
             return None
+        if row["unused"]:
+            await self._database.fetch("touch_token", row["token_id"])
         return StoredToken(
             row["token_id"], row["principal"], row["kind"], row["expires_at"], row["revoked_at"] is not None
         )
@@ -27,7 +29,7 @@ class Store:
     async def add_token(self, token: NewToken, created_by: str) -> None:
         """Keeps a token and tells every service."""
         async with self._database.transaction() as tx:
-            await self._insert(tx, token, created_by)
+            await insert_token(tx, token, created_by)
 
     async def add_first_admin(self, token: NewToken) -> bool:
         """Keeps the first token with admin on everything; False when one exists already."""
@@ -35,35 +37,7 @@ class Store:
             await tx.fetch("lock_start")
             if await tx.value("any_admin"):
                 return False
-            await self._insert(tx, token, token.principal)
-            return True
-
-    async def _insert(self, tx: Transaction, token: NewToken, created_by: str) -> None:
-        await tx.fetch(
-            "insert_token",
-            token.token_id,
-            token.secret_hash,
-            token.principal,
-            token.kind,
-            created_by,
-            token.expires_at,
-        )
-        await tx.fetch(
-            "insert_grants",
-            token.token_id,
-            [grant.pattern for grant in token.grants],
-            [",".join(sorted(grant.permissions)) for grant in token.grants],
-        )
-        await tx.fetch("bump_access")
-        tx.changed("", 1)
-
-    async def revoke(self, token_id: str) -> bool:
-        """Revokes a token; False when it was revoked already or is unknown."""
-        async with self._database.transaction() as tx:
-            if await tx.row("revoke_token", token_id) is None:
-                return False
-            await tx.fetch("bump_access")
-            tx.changed("", 1)
+            await insert_token(tx, token, token.principal)
             return True
 
     async def signing_keys(self, first: SealedKey) -> list[SealedKey]:
@@ -76,3 +50,19 @@ class Store:
                 tx.changed("", 1)
                 return [first]
             return [SealedKey(row["kid"], row["public_key"], row["sealed_private_key"]) for row in rows]
+
+
+async def insert_token(tx: Transaction, token: NewToken, created_by: str) -> None:
+    """Keeps a token, tells every service, and declares the change."""
+    await tx.fetch(
+        "insert_token", token.token_id, token.secret_hash, token.principal, token.kind, created_by, token.expires_at,
+        list(token.groups), token.note, token.personal, token.session,
+    )  # fmt: skip
+    await tx.fetch(
+        "insert_grants",
+        token.token_id,
+        [grant.pattern for grant in token.grants],
+        [",".join(sorted(grant.permissions)) for grant in token.grants],
+    )
+    await tx.fetch("bump_access")
+    tx.changed("", 1)
