@@ -128,8 +128,8 @@ class Caller:
         """Whether the caller surely holds `permission` on all banks but PRIVATE ones that `pattern` covers."""
         roles = [grant for team in self.memberships for grant in self._roles(f"client:{team}:")]
         return (
-            _within(pattern, permission, (*self.grants, *roles))
-            and (self.ceiling is None or _within(pattern, permission, self.ceiling))
+            within(pattern, permission, (*self.grants, *roles))
+            and (self.ceiling is None or within(pattern, permission, self.ceiling))
             and not any(
                 permission in deny.permissions and not _disjoint(deny.pattern, pattern) for deny in self.denies
             )
@@ -173,7 +173,8 @@ def needs_facts(caller: Caller, bank: str) -> bool:
     return bank.startswith("client:") or caller.default_access == "owner_only"
 
 
-def _within(pattern: str, permission: str, grants: Sequence[Grant]) -> bool:
+def within(pattern: str, permission: str, grants: Sequence[Grant]) -> bool:
+    """Whether one of the grants surely gives `permission` on all that `pattern` covers."""
     return any(permission in grant.permissions and _wider(grant.pattern, pattern) for grant in grants)
 
 

@@ -144,11 +144,14 @@ class AccessState:
         self._task: asyncio.Task[None] | None = None
         self.audience = ""
         """Whom this deployment's JWTs are for; known after `start`."""
+        self.deployment = ""
+        """The id of this deployment, which is one organisation; known after `start`."""
 
     async def start(self) -> None:
         """Polls once and goes on in the background. Raises what the database raises."""
         row = await self._database.execute_raw("select deployment from auth.access_head")
-        self.audience = f"teamlore:{row['deployment']}"
+        self.deployment = str(row["deployment"])
+        self.audience = f"teamlore:{self.deployment}"
         await self._poll_once()
         self._task = asyncio.create_task(self._poll())
 
@@ -230,7 +233,7 @@ class AccessState:
         row = await self._database.execute_raw(
             "select auth.caller_access($1, $2) as access", token_id, principal
         )
-        return None if row["access"] is None else _caller_of(json.loads(row["access"]), token_id or "")
+        return None if row["access"] is None else caller_of(json.loads(row["access"]), token_id or "")
 
     async def facts(self, caller: Caller, bank: str) -> BankFacts | None:
         """What of the bank decides access; None where only the caller does."""
@@ -262,7 +265,8 @@ class AccessState:
         )
 
 
-def _caller_of(read: Mapping[str, Any], token_id: str) -> tuple[Caller, str]:
+def caller_of(read: Mapping[str, Any], token_id: str) -> tuple[Caller, str]:
+    """The caller that an answer of `auth.caller_access` describes, and why it is refused; empty where it is not."""
     principal, groups = str(read["principal"]), tuple(read["groups"])
     rules: dict[str, list[Grant]] = {"allow": [], "deny": [], "revoked": []}
     for subject, pattern, effect, words, revoked in read["rules"]:
@@ -270,15 +274,17 @@ def _caller_of(read: Mapping[str, Any], token_id: str) -> tuple[Caller, str]:
             word = "deny" if effect == "deny" else "grant"
             grant = Grant(pattern, frozenset(words), f"{word} {subject} {pattern}")
             rules["revoked" if revoked else effect].append(grant)
-    token = read["token"] or {"kind": "", "personal": True, "session": False, "revoked": False, "grants": []}
-    own = tuple(
-        Grant(pattern, frozenset(words), f"token {token_id} {pattern}") for pattern, words in token["grants"]
+    nothing = {"kind": "", "personal": True, "session": False, "revoked": False, "grants": [], "origin": []}
+    token = read["token"] or nothing
+    own, origin = (
+        tuple(Grant(pattern, frozenset(words), f"token {pattern}") for pattern, words in token[part])
+        for part in ("grants", "origin")
     )
     caller = Caller(
         principal,
         token["kind"],
         token_id,
-        grants=(*rules["allow"], *(() if token["personal"] else own)),
+        grants=(*rules["allow"], *(origin if token["personal"] else own)),
         denies=tuple(rules["deny"]),
         revoked=tuple(rules["revoked"]),
         ceiling=own if token["personal"] and own else None,

@@ -4,14 +4,14 @@ import base64
 import time
 from typing import Any
 
-from teamlore.auth.v1 import access_pb2, access_pb2_grpc, auth_pb2, auth_pb2_grpc
+from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
 
 from kit import audit, identity
-from kit.access import PERMISSIONS, Grant
-from kit.errors import Refusal, field_invalid
-from services.auth import sessions, tokens
+from kit.errors import Refusal
+from services.auth import messages, sessions, tokens
 from services.auth.oidc import SignIn, SignIns
 from services.auth.rotation import Rotation
+from services.auth.rules import ordered
 from services.auth.sessions import PersonToken
 from services.auth.store import Store
 from services.auth.usage import LastUsed
@@ -111,63 +111,37 @@ class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
     async def WhoAmI(self, request: auth_pb2.WhoAmIRequest, context: Any) -> auth_pb2.WhoAmIResponse:
         """Tells the caller who it is."""
         caller = identity.caller()
-        held = caller.permissions_on(request.bank) if request.bank else frozenset()
-        answer = auth_pb2.WhoAmIResponse(
+        held = frozenset[str]()
+        if request.bank:
+            held = caller.permissions_on(request.bank, await self._access.facts(caller, request.bank))
+        return auth_pb2.WhoAmIResponse(
             principal=caller.principal,
             kind=caller.kind,
             token_id=caller.token_id,
-            permissions=[word for word in PERMISSIONS if word in held],
+            permissions=ordered(held),
             groups=caller.groups,
             person_present=caller.person_present,
+            expires_at=messages.stamp(caller.expires_at),
         )
-        if caller.expires_at is not None:
-            answer.expires_at.FromSeconds(int(caller.expires_at))
-        return answer
 
-
-class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
-    """Who may do what."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def CreateToken(
-        self, request: access_pb2.CreateTokenRequest, context: Any
-    ) -> access_pb2.CreateTokenResponse:
-        """Creates a token."""
-        who = identity.caller()
-        # A principal brings its PRIVATE bank and its name on what it writes: only who administers all may hand that out.
-        if not who.covers("*") and request.principal != who.principal:
-            raise Refusal(
-                "PERMISSION_DENIED",
-                "you may make tokens for yourself alone",
-                metadata={"permission": "admin"},
-            )
-        if request.principal.partition(":")[2] in tokens.SERVICE_NAMES and request.principal.startswith(
-            "service:"
-        ):
-            raise field_invalid("principal", "names a service of this deployment")
-        for grant in request.grants:
-            if "comply" in grant.permissions and not who.covers(grant.pattern, "comply"):
-                raise Refusal(
-                    "PERMISSION_DENIED", "you lack the permission comply", metadata={"permission": "comply"}
-                )
-        patterns = [grant.pattern for grant in request.grants]
-        if len(set(patterns)) != len(patterns):
-            raise field_invalid("grants.pattern", "each pattern may stand once")
-        expires = None
-        if request.HasField("expires_at"):
-            try:
-                expires = request.expires_at.ToDatetime(tzinfo=identity.UTC)
-            except (ValueError, OverflowError) as error:
-                raise field_invalid("expires_at", "must be a time between the years 1 and 9999") from error
-        grants = tuple(Grant(grant.pattern, frozenset(grant.permissions)) for grant in request.grants)
-        token = tokens.make_token(request.principal, request.kind, grants, expires)
-        await self._store.add_token(token, who.principal)
-        return access_pb2.CreateTokenResponse(token_id=token.token_id, token=token.secret)
-
-    async def RevokeToken(
-        self, request: access_pb2.RevokeTokenRequest, context: Any
-    ) -> access_pb2.RevokeTokenResponse:
-        """Revokes a token."""
-        return access_pb2.RevokeTokenResponse(revoked=await self._store.revoke(request.token_id))
+    async def ExplainAccess(
+        self, request: auth_pb2.ExplainAccessRequest, context: Any
+    ) -> auth_pb2.ExplainAccessResponse:
+        """Tells why a principal may do what it may on a bank."""
+        who, refused = identity.caller(), ""
+        other = request.principal not in ("", who.principal)
+        if other:
+            await self._access.require(who, "admin", request.bank)
+            found = await self._access.explain(None, request.principal)
+            assert found is not None, "a principal without a token is always known"
+            who, refused = found
+        elif request.bank.startswith("client:"):
+            # What gives and what takes would tell that the client is there.
+            await self._access.require(who, "read", request.bank)
+        return auth_pb2.ExplainAccessResponse(
+            principal=who.principal,
+            groups=who.groups,
+            permissions=messages.explanation(
+                who, request.bank, await self._access.facts(who, request.bank), refused
+            ),
+        )

@@ -12,7 +12,9 @@ from kit.database import Database
 from kit.identity import AccessState, Authenticator, KeyCache
 from kit.sealing import KeyStore
 from kit.serving import Built, Drain, run
-from services.auth.handlers import AccessHandlers, AuthHandlers
+from services.auth.access_handlers import AccessHandlers
+from services.auth.access_store import AccessStore
+from services.auth.handlers import AuthHandlers
 from services.auth.keys import SEAL_NAME, Schedule
 from services.auth.oidc import Issuer, SignIns
 from services.auth.rotation import Rotation
@@ -49,6 +51,8 @@ class Config:
     oidc_groups_claim: str = setting("TEAMLORE_OIDC_GROUPS_CLAIM", "")
     """The claim with a list of groups; empty takes none from the issuer."""
     oidc_group_prefix: str = setting("TEAMLORE_OIDC_GROUP_PREFIX", "team:")
+    secrets_barrier: str = setting("TEAMLORE_SECRETS_BARRIER", "redact", choices=("redact", "reject", "off"))
+    """As sync has it: what a bank without a barrier of its own is shown with."""
 
     def issuer(self) -> Issuer:
         """The issuer. Raises RuntimeError for settings that cannot be meant."""
@@ -86,7 +90,7 @@ async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
             [
                 lambda server: auth_pb2_grpc.add_AuthServiceServicer_to_server(handlers, server),
                 lambda server: access_pb2_grpc.add_AccessServiceServicer_to_server(
-                    AccessHandlers(store), server
+                    AccessHandlers(store, AccessStore(database), access, config.secrets_barrier), server
                 ),
             ],
             ("teamlore.auth.v1.AuthService", "teamlore.auth.v1.AccessService"),

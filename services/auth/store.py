@@ -30,10 +30,10 @@ class Store:
             row["token_id"], row["principal"], row["kind"], row["expires_at"], row["revoked_at"] is not None
         )
 
-    async def add_token(self, token: NewToken, created_by: str) -> None:
-        """Keeps a token and tells every service."""
+    async def add_token(self, token: NewToken, created_by: str, session: str = "") -> None:
+        """Keeps a token, minted in `session` where it is a personal key, and tells every service."""
         async with self._database.transaction() as tx:
-            await self._insert(tx, token, created_by)
+            await insert_token(tx, token, created_by, session)
 
     async def add_first_admin(self, token: NewToken) -> bool:
         """Keeps the first token with admin on everything; False when one exists already."""
@@ -41,35 +41,7 @@ class Store:
             await tx.fetch("lock_start")
             if await tx.value("any_admin"):
                 return False
-            await self._insert(tx, token, token.principal)
-            return True
-
-    async def _insert(self, tx: Transaction, token: NewToken, created_by: str) -> None:
-        await tx.fetch(
-            "insert_token",
-            token.token_id,
-            token.secret_hash,
-            token.principal,
-            token.kind,
-            created_by,
-            token.expires_at,
-        )
-        await tx.fetch(
-            "insert_grants",
-            token.token_id,
-            [grant.pattern for grant in token.grants],
-            [",".join(sorted(grant.permissions)) for grant in token.grants],
-        )
-        await tx.fetch("bump_access")
-        tx.changed("", 1)
-
-    async def revoke(self, token_id: str) -> bool:
-        """Revokes a token; False when it was revoked already or is unknown."""
-        async with self._database.transaction() as tx:
-            if await tx.row("revoke_token", token_id) is None:
-                return False
-            await tx.fetch("bump_access")
-            tx.changed("", 1)
+            await insert_token(tx, token, token.principal)
             return True
 
     async def signing_keys(self) -> tuple[list[SealedKey], datetime]:
@@ -182,3 +154,19 @@ def _keys(rows: Sequence[Record]) -> tuple[list[SealedKey], datetime]:
         if row["kid"] is not None
     ]
     return found, rows[0]["now"]
+
+
+async def insert_token(tx: Transaction, token: NewToken, created_by: str, session: str = "") -> None:
+    """Keeps a token, tells every service, and declares the change."""
+    await tx.fetch(
+        "insert_token", token.token_id, token.secret_hash, token.principal, token.kind, created_by, token.expires_at,
+        list(token.groups), token.note, token.personal, token.session, session,
+    )  # fmt: skip
+    await tx.fetch(
+        "insert_grants",
+        token.token_id,
+        [grant.pattern for grant in token.grants],
+        [",".join(sorted(grant.permissions)) for grant in token.grants],
+    )
+    await tx.fetch("bump_access")
+    tx.changed("", 1)

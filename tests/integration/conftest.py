@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import asyncpg
 import grpc
 import pytest
 from teamlore.auth.v1 import access_pb2, access_pb2_grpc
@@ -57,6 +59,22 @@ class RunningStack:
                 metadata=self.credential(self.admin),
             )
         return answer.token
+
+    async def session(self, principal: str) -> str:
+        """A person session, written as auth writes one at a sign-in."""
+        secret = "tlk_" + os.urandom(16).hex()
+        database = await asyncpg.connect(self.facts.database_url)
+        try:
+            await database.execute(
+                "insert into auth.tokens (token_id, secret_hash, principal, kind, created_by, expires_at, personal, session)"
+                " values ($1, $2, $3, 'person', $3, now() + interval '15 minutes', true, true)",
+                os.urandom(8).hex(),
+                hashlib.sha256(secret.encode()).digest(),
+                principal,
+            )
+        finally:
+            await database.close()
+        return secret
 
     def sync(self, channel: grpc.aio.Channel) -> sync_pb2_grpc.SyncServiceStub:
         return sync_pb2_grpc.SyncServiceStub(channel)

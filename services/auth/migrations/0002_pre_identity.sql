@@ -10,8 +10,13 @@ alter table auth.tokens
   add personal boolean not null default false,
   add session boolean not null default false,
   add last_used_at timestamptz,
+  -- The admin-minted person token that a session or a personal key comes from: what that token adds, these have too.
+  add started_from text references auth.tokens,
   add constraint session_of_a_person check (not session or (kind = 'person' and personal and expires_at is not null));
-create index tokens_principal on auth.tokens (principal, created_at desc);
+create index tokens_principal on auth.tokens (principal, created_at desc, token_id desc);
+create index tokens_newest on auth.tokens (created_at desc, token_id desc);
+
+create index tokens_started_from on auth.tokens (started_from) where started_from is not null;
 
 create table auth.suspensions (
   principal text primary key,
@@ -40,6 +45,10 @@ create table auth.access_grants (
   revoked_at timestamptz,
   primary key (subject, pattern, effect)
 );
+
+-- Who administers the whole deployment is asked with each change that could leave it without an admin.
+create index access_grants_all on auth.access_grants (subject) where pattern = '*' and effect = 'allow';
+create index token_grants_all on auth.token_grants (token_id) where pattern = '*';
 
 create table auth.teams (
   team_id text primary key check (team_id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'),
@@ -72,6 +81,7 @@ create function auth.caller_access(token text, who text) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 declare
   t auth.tokens;
+  origin auth.tokens;
   subject_of text := who;
   names text[];
 begin
@@ -81,10 +91,13 @@ begin
       return null;
     end if;
     subject_of := t.principal;
+    select * into origin from auth.tokens
+    where token_id = t.started_from and not personal and revoked_at is null
+      and (expires_at is null or expires_at > clock_timestamp());
   end if;
   select coalesce(array_agg(distinct g order by g), '{}') into names from (
     select group_name from auth.group_members where principal = subject_of
-    union select unnest(t.groups)) s(g);
+    union select unnest(t.groups) union select unnest(origin.groups)) s(g);
   return jsonb_build_object(
     'principal', subject_of,
     'groups', names,
@@ -94,7 +107,9 @@ begin
       'kind', t.kind, 'personal', t.personal, 'session', t.session, 'revoked', t.revoked_at is not null,
       'expires_at', extract(epoch from t.expires_at),
       'grants', coalesce((select jsonb_agg(jsonb_build_array(pattern, permissions) order by pattern)
-                          from auth.token_grants where token_id = token), '[]')) end,
+                          from auth.token_grants where token_id = token), '[]'),
+      'origin', coalesce((select jsonb_agg(jsonb_build_array(pattern, permissions) order by pattern)
+                          from auth.token_grants where token_id = origin.token_id), '[]')) end,
     'rules', coalesce((
       select jsonb_agg(jsonb_build_array(subject, pattern, effect, permissions, revoked_at is not null)
                        order by subject, pattern, effect)

@@ -7,11 +7,7 @@ create table auth.used_id_tokens (
 );
 create index used_id_tokens_end on auth.used_id_tokens (ends_at);
 
--- The person token that a session was started from.
-alter table auth.tokens add started_from text references auth.tokens;
-create index tokens_started_from on auth.tokens (started_from) where started_from is not null;
-
--- Whoever revokes a token ends the sessions that it started: declared here, so that no statement can forget it.
+-- Whoever revokes a token ends the sessions and keys that come from it: declared here, so that no statement can forget it.
 create function auth.end_sessions() returns trigger language plpgsql set search_path = '' as $$
 begin
   update auth.tokens set revoked_at = new.revoked_at where started_from = new.token_id and revoked_at is null;

@@ -13,6 +13,10 @@ alter table memory.banks
     (client_id is null or client_id ~ '^[A-Za-z0-9._-]{1,64}$') and
     (layer <> 'private' or user_id ~ '^(user|agent|service):[A-Za-z0-9._@-]{1,100}$'));
 
+-- What a leaver holds is asked by principal.
+create index banks_owner on memory.banks (owner) where owner is not null;
+create index mirrors_principal on memory.mirrors (principal);
+
 -- The id of a PRIVATE bank is its owner's: who it belongs to is no column that could say otherwise.
 create or replace function memory.open_bank(b text) returns boolean
 language plpgsql security definer set search_path = '' as $$
@@ -24,7 +28,9 @@ begin
   end if;
   insert into memory.banks (bank, layer, team_id, client_id, user_id)
   select b,
-         case split_part(b, ':', 1) when 'project' then 'team' when 'space' then 'team' else split_part(b, ':', 1) end,
+         -- `team:` begins the name of a group, never of a bank.
+         case split_part(b, ':', 1) when 'project' then 'team' when 'space' then 'team' when 'team' then ''
+           else split_part(b, ':', 1) end,
          case when b like 'client:%' then split_part(b, ':', 2) end,
          case when b like 'client:%' then nullif(substr(b, 9 + length(split_part(b, ':', 2))), '') end,
          case when b like 'private:%' then nullif(substr(b, 9), '') end
