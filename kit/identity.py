@@ -23,6 +23,7 @@ UTC = timezone.utc
 JWT_SECONDS = 300
 POLL_SECONDS = 0.25
 STALE_SECONDS = 1.0
+LEEWAY_SECONDS = 5
 _REFRESH_SECONDS = 30.0
 TEAM = "x-teamlore-team"
 ON_BEHALF_OF = "x-teamlore-on-behalf-of"
@@ -294,6 +295,7 @@ class Authenticator:
         self.access = access
         self._exchange = exchange
         self._jwts: dict[bytes, tuple[str, float]] = {}
+        self._verified: dict[str, tuple[str, Ed25519PublicKey, Mapping[str, Any]]] = {}
 
     async def authenticate(self, metadata: Sequence[tuple[str, str]]) -> Caller:
         """The caller. Raises Refusal CREDENTIAL_… when there is no good credential; a principal header is ignored."""
@@ -352,18 +354,32 @@ class Authenticator:
             held = self._jwts[digest] = fresh
         return held[0]
 
+    async def _claims(self, token: str) -> Mapping[str, Any]:
+        """What a JWT says, once its signature was verified; for as long as its key is published and it lasts."""
+        held = self._verified.get(token)
+        if held is not None:
+            kid, key, claims = held
+            if await self._keys.get(kid) is key and claims["exp"] > time.time() - LEEWAY_SECONDS:
+                return claims
+            del self._verified[token]
+        kid = str(jwt.get_unverified_header(token).get("kid", ""))
+        key = await self._keys.get(kid)
+        claims = jwt.decode(
+            token,
+            key,
+            algorithms=["EdDSA"],
+            audience=self.access.audience,
+            leeway=LEEWAY_SECONDS,
+            options={"require": ["sub", "exp", "aud"]},
+        )
+        if len(self._verified) >= 10_000:
+            self._verified.clear()
+        self._verified[token] = (kid, key, claims)
+        return claims
+
     async def _verify(self, token: str) -> Caller:
         try:
-            kid = str(jwt.get_unverified_header(token).get("kid", ""))
-            key = await self._keys.get(kid)
-            claims = jwt.decode(
-                token,
-                key,
-                algorithms=["EdDSA"],
-                audience=self.access.audience,
-                leeway=5,
-                options={"require": ["sub", "exp", "aud"]},
-            )
+            claims = await self._claims(token)
         except jwt.ExpiredSignatureError as error:
             raise Refusal("CREDENTIAL_EXPIRED", "the JWT has ended; exchange the token again") from error
         except (jwt.PyJWTError, ValueError, UnicodeError) as error:
