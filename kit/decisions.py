@@ -70,7 +70,10 @@ class Decisions:
         """Writes what is left and ends."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        await self._write(all_of_it=True)
+        # A second limit: a driver that is cut off waits for a server that hangs before it gives its connection back.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WRITE_SECONDS + 1):
+                await self._write(all_of_it=True)
 
     def _bank(self, minute: int, principal: str, bank: str) -> str:
         if _BANK.fullmatch(bank) is None:
