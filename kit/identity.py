@@ -274,7 +274,7 @@ def caller_of(read: Mapping[str, Any], token_id: str) -> tuple[Caller, str]:
             word = "deny" if effect == "deny" else "grant"
             grant = Grant(pattern, frozenset(words), f"{word} {subject} {pattern}")
             rules["revoked" if revoked else effect].append(grant)
-    nothing = {"kind": "", "personal": True, "session": False, "revoked": False, "grants": [], "origin": []}
+    nothing: Mapping[str, Any] = {"kind": "", "personal": True, "session": False, "revoked": False, "grants": [], "origin": []}
     token = read["token"] or nothing
     own, origin = (
         tuple(Grant(pattern, frozenset(words), f"token {pattern}") for pattern, words in token[part])
@@ -313,6 +313,7 @@ class Authenticator:
         self.access = access
         self._exchange = exchange
         self._jwts: dict[bytes, tuple[str, float]] = {}
+        self._verified: dict[str, tuple[str, Ed25519PublicKey, Mapping[str, Any]]] = {}
 
     async def authenticate(self, metadata: Sequence[tuple[str, str]]) -> Caller:
         """The caller. Raises Refusal CREDENTIAL_… when there is no good credential; a principal header is ignored."""
@@ -380,18 +381,32 @@ class Authenticator:
             held = self._jwts[digest] = fresh
         return held[0]
 
+    async def _claims(self, token: str) -> Mapping[str, Any]:
+        """What a JWT says, once its signature was verified; for as long as its key is published and it lasts."""
+        held = self._verified.get(token)
+        if held is not None:
+            kid, key, claims = held
+            if await self._keys.get(kid, self.access.version) is key and claims["exp"] > time.time() - JWT_LEEWAY:
+                return claims
+            del self._verified[token]
+        kid = str(jwt.get_unverified_header(token).get("kid", ""))
+        key = await self._keys.get(kid, self.access.version)
+        claims = jwt.decode(
+            token,
+            key,
+            algorithms=["EdDSA"],
+            audience=self.access.audience,
+            leeway=JWT_LEEWAY,
+            options={"require": ["sub", "exp", "aud"]},
+        )
+        if len(self._verified) >= 10_000:
+            self._verified.clear()
+        self._verified[token] = (kid, key, claims)
+        return claims
+
     async def _verify(self, token: str) -> Caller:
         try:
-            kid = str(jwt.get_unverified_header(token).get("kid", ""))
-            key = await self._keys.get(kid, self.access.version)
-            claims = jwt.decode(
-                token,
-                key,
-                algorithms=["EdDSA"],
-                audience=self.access.audience,
-                leeway=JWT_LEEWAY,
-                options={"require": ["sub", "exp", "aud"]},
-            )
+            claims = await self._claims(token)
         except jwt.ExpiredSignatureError as error:
             raise Refusal("CREDENTIAL_EXPIRED", "the JWT has ended; exchange the token again") from error
         except (jwt.PyJWTError, ValueError, UnicodeError) as error:

@@ -1,17 +1,13 @@
 """The auth service: `python -m services.auth.main`."""
 
-import contextlib
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from teamlore.auth.v1 import access_pb2_grpc, auth_pb2_grpc
 
 from kit.config import load_or_exit, setting
-from kit.database import Database
-from kit.identity import AccessState, Authenticator, KeyCache
-from kit.sealing import KeyStore
-from kit.serving import Built, Drain, run
+from kit.foundation import Foundation, Settings
+from kit.identity import Authenticator, KeyCache
+from kit.serving import Built, run
 from services.auth.access_handlers import AccessHandlers
 from services.auth.access_store import AccessStore
 from services.auth.handlers import AuthHandlers
@@ -23,14 +19,10 @@ from services.auth.tokens import parse_service_hashes
 from services.auth.usage import LastUsed
 
 
-@dataclass(frozen=True)
-class Config:
-    """Settings of the auth service."""
+@dataclass(frozen=True, kw_only=True)
+class Config(Settings):
+    """Settings of the auth service, whose key store seals the signing key."""
 
-    database_url: str = setting("DATABASE_URL")
-    keystore: str = setting("TEAMLORE_KEYSTORE")
-    """File of the key store, which seals the signing key."""
-    listen: str = setting("TEAMLORE_LISTEN", "0.0.0.0:8080")
     service_token_hashes: str = setting("TEAMLORE_SERVICE_TOKEN_HASHES", "")
     """`sync=<sha256 hex of its token>,…`: the other services of this deployment."""
     key_rotation: float = setting("TEAMLORE_KEY_ROTATION_SECONDS", 2_592_000.0)
@@ -68,41 +60,26 @@ class Config:
         )
 
 
-@contextlib.asynccontextmanager
-async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
-    """Connects, makes the first signing key where there is none, and gives what is served."""
+async def build(config: Config, base: Foundation) -> Built:
+    """Makes the first signing key where there is none, and gives what is served."""
     schedule = Schedule.checked(config.key_rotation, config.key_lead, config.key_refresh)
-    sign_ins = SignIns(config.issuer())
-    keystore = KeyStore(Path(config.keystore))
-    database = await Database.connect(config.database_url, "auth", QUERIES)
-    access = AccessState(database)
-    store = Store(database)
-    keys = Rotation(store, keystore.secret(SEAL_NAME), schedule)
-    used = LastUsed(store.touch_tokens)
-    try:
-        await access.start()
-        await keys.start(access)
-        used.start()
-        services = parse_service_hashes(config.service_token_hashes)
-        handlers = AuthHandlers(store, access, keys, services, sign_ins, used)
-        yield Built(
-            Authenticator(KeyCache(keys.public_keys, config.key_refresh), access, handlers.exchange),
-            [
-                lambda server: auth_pb2_grpc.add_AuthServiceServicer_to_server(handlers, server),
-                lambda server: access_pb2_grpc.add_AccessServiceServicer_to_server(
-                    AccessHandlers(store, AccessStore(database), access, config.secrets_barrier), server
-                ),
-            ],
-            ("teamlore.auth.v1.AuthService", "teamlore.auth.v1.AccessService"),
-        )
-    finally:
-        await used.stop()
-        await keys.stop()
-        await access.stop()
-        await database.close()
-        keystore.close()
+    store = Store(base.database)
+    keys, used = Rotation(store, base.keys.secret(SEAL_NAME), schedule), LastUsed(store.touch_tokens)
+    base.at_end(keys.stop)
+    await keys.start(base.access)
+    base.at_end(used.stop)
+    used.start()
+    services = parse_service_hashes(config.service_token_hashes)
+    handlers = AuthHandlers(store, base.access, keys, services, SignIns(config.issuer()), used)
+    access = AccessHandlers(store, AccessStore(base.database), base.access, config.secrets_barrier)
+    return Built(
+        Authenticator(KeyCache(keys.public_keys, config.key_refresh), base.access, handlers.exchange),
+        {
+            "teamlore.auth.v1.AuthService": (auth_pb2_grpc.add_AuthServiceServicer_to_server, handlers),
+            "teamlore.auth.v1.AccessService": (access_pb2_grpc.add_AccessServiceServicer_to_server, access),
+        },
+    )
 
 
 if __name__ == "__main__":
-    settings = load_or_exit(Config)
-    run("auth", settings.listen, settings, build)
+    run("auth", load_or_exit(Config), QUERIES, build)

@@ -8,8 +8,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from teamlore.feed.v1 import feed_pb2, feed_pb2_grpc
 
 from kit.errors import Refusal
+from kit.foundation import Drain
 from kit.identity import Authenticator, caller
-from kit.serving import Drain
 from services.feed.cursors import Cursor, CursorCodec, judge
 from services.feed.heads import Heads
 from services.feed.store import Head, Page, Step, Store

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.index.embedding import Embedding
-from services.index.following import Hit, InFlight, decide, near
+from services.index.following import LANES, Hit, InFlight, decide, near
 from services.index.store import Memory, Store
 from services.index.vectors import Vectors
 
@@ -35,7 +35,10 @@ class Finder:
 
     async def search(self, bank: str, query: str, limit: int) -> list[tuple[Memory, float]]:
         """The live memories nearest to the query, best first. A stale vector costs recall, never leaks."""
-        (hits,) = await self._vectors.nearest(bank, await self._embedding.embed([query]), 2 * limit + 16)
+        # Asked for by lane already: else nearer ones that the bank does not serve would crowd out those it does.
+        lanes = LANES[LANES.index(await self._store.min_lane(bank)) :]
+        rows = await self._embedding.embed([query])
+        (hits,) = await self._vectors.nearest(bank, rows, 2 * limit + 16, lanes=lanes)
         scores = {hit.id: hit.score for hit in hits}
         found: list[tuple[Memory, float]] = []
         size = 0

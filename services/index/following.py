@@ -13,6 +13,8 @@ import numpy.typing as npt
 Vector = npt.NDArray[np.float32]
 """One unit vector, or a matrix whose rows are unit vectors."""
 
+LANES = ("synced", "capture", "entry")
+"""How a memory came in, the least reviewed first."""
 ROUNDING = 1e-5
 """What float32 may take from the cosine of two equal texts, so that a threshold of 1 can be reached."""
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from qdrant_client import AsyncQdrantClient, models
 
-from services.index.following import ROUNDING, Hit, Vector
+from services.index.following import LANES, ROUNDING, Hit, Vector
 
 COLLECTION = "memories"
 _NAMESPACE = uuid.UUID("6f2a2b1e-4a0c-5d58-9c3e-7d1f0e5b8a44")
@@ -122,10 +122,20 @@ class Vectors:
         return {wanted[str(point.id)] for point in found}
 
     async def nearest(
-        self, bank: str, queries: Vector, limit: int, threshold: float | None = None
+        self,
+        bank: str,
+        queries: Vector,
+        limit: int,
+        threshold: float | None = None,
+        lanes: Sequence[str] = LANES,
     ) -> list[list[Hit]]:
-        """For each row of `queries` the nearest points of the bank, best first."""
-        of_bank = models.Filter(must=[models.FieldCondition(key="bank", match=models.MatchValue(value=bank))])
+        """For each row of `queries` the nearest points of the bank in these lanes, best first."""
+        rules: list[models.Condition] = [
+            models.FieldCondition(key="bank", match=models.MatchValue(value=bank))
+        ]
+        if len(lanes) < len(LANES):
+            rules.append(models.FieldCondition(key="lane", match=models.MatchAny(any=list(lanes))))
+        of_bank = models.Filter(must=rules)
         batch = [
             models.QueryRequest(
                 query=row.tolist(),
