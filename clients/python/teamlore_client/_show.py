@@ -39,7 +39,7 @@ class Output:
             self._out.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     def table(self, value: Mapping[str, Any], columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Print a list: the value as JSON, or a table, whose cells a program that reads it gets whole."""
+        """Print a list: the value as JSON, or a table."""
         from rich.table import Table
 
         if self.as_json:
@@ -50,8 +50,9 @@ class Output:
             table.add_column(column, overflow="fold")
         for row in rows:
             table.add_row(*(Text(shown(cell)) for cell in row))
-        wide = None if self._out.is_terminal else _WIDE
-        self._out.print(table, markup=False, highlight=False, emoji=False, width=wide, crop=False)
+        # A program that reads the table gets every cell whole, on one line.
+        out = self._out if self._out.is_terminal else Console(file=sys.stdout, width=_WIDE, no_color=True)
+        out.print(table, markup=False, highlight=False, emoji=False)
 
     def note(self, line: str) -> None:
         """Say something beside the answer, on stderr."""
