@@ -33,6 +33,7 @@ class FakeAccess:
     def __init__(self) -> None:
         self.tokens: dict[str, Held] = {}
         self.calls: list[tuple[str, Any]] = []
+        self.credentials: list[str] = []
         self.answers: dict[str, Callable[[Any], Any]] = {}
         self.sign_in = auth_pb2.GetSignInResponse()
         self.session_seconds = 900.0
@@ -57,6 +58,7 @@ class FakeAccess:
 
     def caller(self, context: Any) -> Held:
         sent = str(dict(context.invocation_metadata()).get("authorization", "")).removeprefix("Bearer ")
+        self.credentials.append(sent)
         found = self.tokens.get(sent)
         if found is None or found.revoked:
             refuse(context, "CREDENTIAL_REVOKED" if found else "CREDENTIAL_INVALID", {})

@@ -3,10 +3,12 @@
 import os
 import re
 import select
+import socket
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,15 +18,22 @@ TEAMLORE = f"{sys.executable} -m teamlore_client.cli"
 class Terminal:
     """`run` types a command and waits for its end; `type` and `expect` are for what asks."""
 
-    def __init__(self, home: Path, **environment: str) -> None:
+    def __init__(self, home: Path, wrap: Sequence[str] = (), **environment: str) -> None:
         self._master, slave = os.openpty()
         self.device = os.ttyname(slave)
         self.shell = subprocess.Popen(
-            ["setsid", "--ctty", "bash", "--norc", "--noprofile", "-i"],
+            [*wrap, "setsid", "--ctty", "bash", "--norc", "--noprofile", "-i"],
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env={"HOME": str(home), "PATH": os.environ["PATH"], "TERM": "dumb", "PS1": "", **environment},
+            env={
+                "HOME": str(home),
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "TERM": "dumb",
+                "PS1": "",
+                **environment,
+            },
             cwd=home,
         )
         os.close(slave)
@@ -59,8 +68,8 @@ class Terminal:
 
 
 @contextmanager
-def terminal(home: Path, **environment: str) -> Iterator[Terminal]:
-    opened = Terminal(home, **environment)
+def terminal(home: Path, wrap: Sequence[str] = (), **environment: str) -> Iterator[Terminal]:
+    opened = Terminal(home, wrap, **environment)
     try:
         yield opened
     finally:
@@ -68,17 +77,20 @@ def terminal(home: Path, **environment: str) -> Iterator[Terminal]:
 
 
 def holders(home: Path) -> list[int]:
-    """Return the pids of the processes that hold sessions of this home."""
+    """Return the pids of the processes that hold sessions of this home: who listens on its sockets."""
     folder = home / ".local/state/teamlore/sessions"
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                ours = (entry / "cmdline").read_bytes().find(b"_holder.py") >= 0
-                if ours and Path(os.readlink(entry / "cwd")) == folder:
-                    found.append(int(entry.name))
-            except OSError:
-                continue
+    for each in folder.iterdir() if folder.is_dir() else ():
+        directory = os.open(folder, os.O_RDONLY)  # a socket's path holds 107 bytes, a test's folder more
+        try:
+            with socket.socket(socket.AF_UNIX) as peer:
+                peer.connect(f"/proc/self/fd/{directory}/{each.name}")
+                said = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+                found.append(struct.unpack("3i", said)[0])
+        except OSError:
+            continue
+        finally:
+            os.close(directory)
     return found
 
 
