@@ -60,6 +60,7 @@ class Holder:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             os.umask(0o177)
             listener.bind(self._name)
+            ours = os.stat(self._name).st_ino
             try:
                 listener.listen(8)
                 os.write(ready, b"ready\n")
@@ -74,7 +75,8 @@ class Holder:
                         return
             finally:
                 with contextlib.suppress(OSError):
-                    os.unlink(self._name)
+                    if os.stat(self._name).st_ino == ours:  # not that of a sign-in that came after
+                        os.unlink(self._name)
 
     def _answered(self, listener: socket.socket) -> bool:
         peer, _ = listener.accept()
@@ -83,6 +85,7 @@ class Holder:
             asked = peer.recv(64)
             if asked == b"end\n":  # harmless in any hands of the same user: it only takes away
                 if self._of_user(peer)[0]:
+                    os.unlink(self._name)
                     peer.sendall(b"ended\n")
                     return False
             elif asked == b"get\n":

@@ -53,6 +53,8 @@ class FakeAccess:
             answered = self.answers[name](request)
             if isinstance(answered, error_details_pb2.ErrorInfo):
                 refuse(context, answered.reason, answered.metadata)
+            if isinstance(answered, grpc.StatusCode):
+                context.abort(answered, "as told")
             return answered
         return getattr(self, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())(request, context)
 

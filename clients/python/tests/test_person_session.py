@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from fake_access import FakeAccess, serving
 from laptop import PACKAGE_ROOT, traces
+from teamlore_client._terminal import standing
 from terminal import TEAMLORE, Terminal, gone, holders, terminal
 
 PERSON = "tlk_personpersonperson"
@@ -175,6 +176,7 @@ def test_a_second_sign_in_replaces_the_first(at: Terminal, home: Path, fake: Fak
     sign_in(at)
     (after,) = holders(home)
     assert before != after
+    assert standing(before) is None
     assert has_it(at)
     os.kill(after, signal.SIGKILL)
     assert gone(home)
