@@ -9,6 +9,7 @@ from teamlore.feed.v1 import feed_pb2
 
 from tests.integration.conftest import RunningStack
 
+Metadata = tuple[tuple[str, str], ...]
 RETRYABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
@@ -17,7 +18,7 @@ def own_connection(stack: RunningStack, name: str) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(stack.address(name), options=[("grpc.use_local_subchannel_pool", 1)])
 
 
-async def until_done(call: Any, request: object, metadata: object, wrong: list[str]) -> Any | None:
+async def until_done(call: Any, request: object, metadata: Metadata, wrong: list[str]) -> Any | None:
     """Repeats a call as a client would, only where it may be repeated; None, and a line in `wrong`, for a refusal."""
     deadline = time.monotonic() + 40
     while time.monotonic() < deadline:
@@ -32,14 +33,15 @@ async def until_done(call: Any, request: object, metadata: object, wrong: list[s
     return None
 
 
-async def mirror(stack: RunningStack, bank: str, metadata: object) -> tuple[dict[str, int], set[str], int]:
+async def mirror(stack: RunningStack, bank: str, metadata: Metadata) -> tuple[dict[str, int], set[str], int]:
     """Reads the whole feed: live id → seq, tombstones, and where it ends; ranges must join up."""
     live: dict[str, int] = {}
     gone: set[str] = set()
     cursor, reached = "", 0
     async with stack.channel("feed") as channel:
+        stub: Any = stack.feed(channel)
         while True:
-            page = await stack.feed(channel).ListChanges(
+            page = await stub.ListChanges(
                 feed_pb2.ListChangesRequest(bank=bank, cursor=cursor, limit=300),
                 metadata=metadata,
                 timeout=20,

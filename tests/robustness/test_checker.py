@@ -131,14 +131,14 @@ def test_a_broken_stream_is_named(what: str) -> None:
 
 def test_a_number_that_no_write_took_is_a_gap_and_nothing_else() -> None:
     """Two writes, both seen, and a number between them: only the count of the writes tells."""
-    events = [Batch(0, 3, (Step(1, "a"), Step(3, "c"))), Mark(3)]
+    events: list[Event] = [Batch(0, 3, (Step(1, "a"), Step(3, "c"))), Mark(3)]
     faults = check(Acknowledged(stored=["a", "c"]), events, digest_of({"a": 1, "c": 3}, 3))
     assert faults == [Fault("gap", "2 was passed over and nothing superseded it")]
 
 
 def test_a_number_left_out_above_the_step_that_superseded_it_is_a_gap() -> None:
     """The first step of b cannot stand at 3 when its tombstone has 2."""
-    events = [Batch(0, 4, (Step(1, "a"), Step(2, "b", deleted=True), Step(4, "c"))), Mark(4)]
+    events: list[Event] = [Batch(0, 4, (Step(1, "a"), Step(2, "b", deleted=True), Step(4, "c"))), Mark(4)]
     written = Acknowledged(stored=["a", "b", "c"], erased=["b"])
     faults = check(written, events, digest_of({"a": 1, "c": 4}, 4))
     assert {fault.kind for fault in faults} == {"gap", "acknowledged write missing"}
@@ -146,14 +146,14 @@ def test_a_number_left_out_above_the_step_that_superseded_it_is_a_gap() -> None:
 
 def test_two_writes_with_one_number_are_named() -> None:
     """A number can be seen once only, so the second write that took it has none."""
-    events = [Batch(0, 2, (Step(1, "a"), Step(2, "b", deleted=True))), Mark(2)]
+    events: list[Event] = [Batch(0, 2, (Step(1, "a"), Step(2, "b", deleted=True))), Mark(2)]
     written = Acknowledged(stored=["a", "b"], erased=["b"])
     faults = check(written, events, digest_of({"a": 1}, 2))
     assert faults == [Fault("acknowledged write missing", "1 superseded steps have no number")]
 
 
 def test_a_deletion_that_never_came_is_named_as_such() -> None:
-    events = [Batch(0, 2, (Step(1, "b"),)), Mark(2)]
+    events: list[Event] = [Batch(0, 2, (Step(1, "b"),)), Mark(2)]
     faults = check(Acknowledged(stored=["b"], erased=["b"]), events, Digest(2, 0, 0))
     assert Fault("acknowledged write missing", "b: its deletion never came") in faults
 

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import apsw
 import asyncpg
@@ -17,7 +18,7 @@ from teamlore.sync.v1 import sync_pb2
 from kit.errors import LOST
 from services.compliance.erasures import STAGES
 from tests.integration.conftest import RunningStack, running_stack
-from tests.robustness.calls import mirror, until_done
+from tests.robustness.calls import Metadata, mirror, until_done
 from tests.robustness.checker import term
 from tests.robustness.processes import MODULES, kill, pid_of, postmaster_of
 
@@ -41,7 +42,7 @@ def shaken() -> Iterator[RunningStack]:
         yield running
 
 
-async def pusher(stack: RunningStack, bank: str, metadata: object, history: History, stop: float) -> None:
+async def pusher(stack: RunningStack, bank: str, metadata: Metadata, history: History, stop: float) -> None:
     async with stack.channel("sync") as channel:
         stub = stack.sync(channel)
         while time.monotonic() < stop:
@@ -57,7 +58,7 @@ async def pusher(stack: RunningStack, bank: str, metadata: object, history: Hist
                 history.stored |= {r.id for r in answer.results if r.status in ("stored", "unchanged")}
 
 
-async def eraser(stack: RunningStack, bank: str, metadata: object, history: History, stop: float) -> None:
+async def eraser(stack: RunningStack, bank: str, metadata: Metadata, history: History, stop: float) -> None:
     async with stack.channel("sync") as channel:
         stub = stack.sync(channel)
         while time.monotonic() < stop:
@@ -123,7 +124,8 @@ async def test_nothing_acknowledged_is_lost(shaken: RunningStack, victim: str) -
     assert history.stored - history.asked <= set(live), "an acknowledged memory is lost"
     assert history.erased <= gone and not history.erased & set(live), "an erased memory is back"
     async with shaken.channel("feed") as channel:
-        digest = await shaken.feed(channel).GetDigest(feed_pb2.GetDigestRequest(bank=bank), metadata=metadata)
+        feed: Any = shaken.feed(channel)
+        digest = await feed.GetDigest(feed_pb2.GetDigestRequest(bank=bank), metadata=metadata)
     assert (digest.seq, digest.count) == (reached, len(live))
     assert digest.sum == sum(term(memory_id, seq) for memory_id, seq in live.items()) % 2**64
     await check_keys(shaken, bank)

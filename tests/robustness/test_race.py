@@ -8,6 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import asyncpg
 import grpc
@@ -16,7 +17,7 @@ from teamlore.feed.v1 import feed_pb2
 from teamlore.sync.v1 import sync_pb2
 
 from tests.integration.conftest import RunningStack, running_stack
-from tests.robustness.calls import RETRYABLE, mirror, own_connection, until_done
+from tests.robustness.calls import RETRYABLE, Metadata, mirror, own_connection, until_done
 from tests.robustness.checker import Acknowledged, Batch, Cut, Digest, Event, Mark, Step, check, replay
 
 SECONDS = float(os.environ.get("RACE_SECONDS", "4"))
@@ -50,7 +51,7 @@ async def open_banks(stack: RunningStack, names: list[str]) -> None:
     await database.close()
 
 
-async def writer(race: Race, metadata: object) -> None:
+async def writer(race: Race, metadata: Metadata) -> None:
     """Pushes to any bank; hides and erases what it has stored itself, so that each step is one of its own."""
     visible: dict[str, list[str]] = {bank: [] for bank in race.acknowledged}
     hidden: dict[str, list[str]] = {bank: [] for bank in race.acknowledged}
@@ -64,8 +65,8 @@ async def writer(race: Race, metadata: object) -> None:
                 erase = random.random() < 0.5
                 candidates = visible[bank] + hidden[bank] if erase else visible[bank]
                 ids = random.sample(candidates, min(len(candidates), random.randint(1, LONGEST_FORGET)))
-                request = sync_pb2.ForgetRequest(bank=bank, memory_ids=ids, erase=erase)
-                if await until_done(stub.Forget, request, metadata, race.wrong) is not None:
+                forget = sync_pb2.ForgetRequest(bank=bank, memory_ids=ids, erase=erase)
+                if await until_done(stub.Forget, forget, metadata, race.wrong) is not None:
                     (told.erased if erase else told.hidden).extend(ids)
                     visible[bank] = [i for i in visible[bank] if i not in ids]
                     hidden[bank] = [i for i in hidden[bank] if i not in ids] + ([] if erase else ids)
@@ -76,8 +77,8 @@ async def writer(race: Race, metadata: object) -> None:
                 sync_pb2.Record(id=uuid.uuid4().hex[:16], text=f"{uuid.uuid4()} {uuid.uuid4()}")
                 for _ in range(random.randint(1, LONGEST_BATCH))
             ]
-            request = sync_pb2.PushRequest(bank=bank, records=records)
-            answer = await until_done(stub.Push, request, metadata, race.wrong)
+            push = sync_pb2.PushRequest(bank=bank, records=records)
+            answer = await until_done(stub.Push, push, metadata, race.wrong)
             if answer is not None:
                 # After a lost answer the same push is `unchanged`: it was stored all the same.
                 ids = [r.id for r in answer.results if r.status in ("stored", "unchanged")]
@@ -97,7 +98,7 @@ async def events(call: AsyncIterator[feed_pb2.WatchChangesResponse]) -> AsyncIte
             yield Batch(batch.after_seq, batch.through_seq, steps), batch.next_cursor
 
 
-async def watcher(race: Race, bank: str, metadata: object, head: "asyncio.Future[int]") -> None:
+async def watcher(race: Race, bank: str, metadata: Metadata, head: "asyncio.Future[int]") -> None:
     """Follows a bank up to its last head; cuts its connection now and then and goes on from the last cursor."""
     seen, cursor = race.seen.setdefault(bank, []), ""
     while True:
@@ -106,8 +107,8 @@ async def watcher(race: Race, bank: str, metadata: object, head: "asyncio.Future
         try:
             async with asyncio.timeout(stay), own_connection(race.stack, "feed") as channel:
                 request = feed_pb2.WatchChangesRequest(bank=bank, cursor=cursor)
-                call = race.stack.feed(channel).WatchChanges(request, metadata=metadata)
-                async for event, cursor in events(call):  # noqa: B007
+                stub: Any = race.stack.feed(channel)
+                async for event, cursor in events(stub.WatchChanges(request, metadata=metadata)):  # noqa: B007
                     seen.append(event)
                     if head.done() and isinstance(event, Mark) and event.seq >= head.result():
                         return
@@ -121,7 +122,7 @@ async def watcher(race: Race, bank: str, metadata: object, head: "asyncio.Future
         seen.append(Cut())
 
 
-async def run(race: Race, reader: object) -> dict[str, Digest]:
+async def run(race: Race, reader: Metadata) -> dict[str, Digest]:
     """Lets all of them work; gives the server's digests once the watchers have had time to reach the heads."""
     stack = race.stack
     writers = [
@@ -136,10 +137,10 @@ async def run(race: Race, reader: object) -> dict[str, Digest]:
     await asyncio.gather(*(writer(race, metadata) for metadata in writers))
     digests = {}
     async with stack.channel("feed") as channel:
+        stub: Any = stack.feed(channel)
         for bank, head in heads.items():
-            digest = await stack.feed(channel).GetDigest(
-                feed_pb2.GetDigestRequest(bank=bank), metadata=reader, timeout=20
-            )
+            request = feed_pb2.GetDigestRequest(bank=bank)
+            digest = await stub.GetDigest(request, metadata=reader, timeout=20)
             digests[bank] = Digest(digest.seq, digest.count, digest.sum)
             head.set_result(digest.seq)
     await asyncio.wait(watching, timeout=60)
