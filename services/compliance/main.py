@@ -10,6 +10,7 @@ from teamlore.compliance.v1 import compliance_pb2_grpc
 from kit.config import load_or_exit, setting
 from kit.database import Database
 from kit.dialing import AuthClient
+from kit.hints import Sender
 from kit.identity import AccessState, Authenticator, KeyCache
 from kit.sealing import KeyStore
 from kit.serving import Built, Drain, run
@@ -49,7 +50,8 @@ async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
         name: ParticipantClient(target, config.service_token) for name, target in targets.items() if target
     }
     scope = OUT_OF_SCOPE if config.index_target else (*OUT_OF_SCOPE, NO_INDEX)
-    store = Store(database)
+    hints = Sender(config.database_url)
+    store = Store(database, hints.committed)
     terms = Terms(config.key_backup_days, scope)
     runner = Runner(store, participants, signing_key(keys.secret("compliance.receipts")), terms)
     try:
@@ -64,6 +66,7 @@ async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
         )
     finally:
         await runner.stop()
+        await hints.stop()
         for participant in participants.values():
             await participant.close()
         await auth.close()

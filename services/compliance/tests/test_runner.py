@@ -130,7 +130,7 @@ async def world(server: Postgres) -> AsyncIterator[World]:
     await connection.execute(f"create database {name} template migrated")
     await connection.close()
     database = await Database.connect(server.url(name), "compliance", QUERIES)
-    yield World(server, name, database, Store(database))
+    yield World(server, name, database, Store(database, print))
     await database.close()
 
 
@@ -320,7 +320,7 @@ async def test_a_step_whose_end_is_lost_is_repeated_without_a_second_row(world: 
             return moved
 
     erasure_id = await world.erase()
-    world.store = Torn(world.database)
+    world.store = Torn(world.database, print)
     await world.runner().pass_once()
     assert await world.state(erasure_id) == ("hidden" if lost == "before" else "keys_destroyed")
     await world.runner().pass_once()
@@ -348,11 +348,11 @@ async def test_a_replica_that_comes_late_to_the_signing_leaves_it_alone(
 ) -> None:
     class Overtaken(Store):
         async def erasure(self, erasure_id: str) -> Erasure | None:
-            await Runner(Store(world.database), {}, KEY, Terms(35)).pass_once()
+            await Runner(Store(world.database, print), {}, KEY, Terms(35)).pass_once()
             return await super().erasure(erasure_id)
 
     erasure_id = await world.erase()
-    world.store = Overtaken(world.database)
+    world.store = Overtaken(world.database, print)
     await world.runner().pass_once()
     assert await world.state(erasure_id) == "server_done" and await world.audited() == STEPS
     assert caplog.records == []
