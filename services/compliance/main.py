@@ -19,6 +19,7 @@ from services.compliance.handlers import ComplianceHandlers
 from services.compliance.neighbours import ParticipantClient
 from services.compliance.receipts import NO_INDEX, OUT_OF_SCOPE, Terms, signing_key
 from services.compliance.store import QUERIES, Store
+from services.compliance.sweeping import Sweep
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,12 @@ async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
     scope = OUT_OF_SCOPE if config.index_target else (*OUT_OF_SCOPE, NO_INDEX)
     hints = Sender(config.database_url)
     store = Store(database, hints.committed)
-    terms = Terms(config.key_backup_days, scope)
-    runner = Runner(store, participants, signing_key(keys.secret("compliance.receipts")), terms)
+    key, terms = signing_key(keys.secret("compliance.receipts")), Terms(config.key_backup_days, scope)
+    runner, sweep = Runner(store, participants, key, terms), Sweep(store, keys)
     try:
         await access.start()
         runner.start()
+        sweep.start()
         handlers = ComplianceHandlers(store)
         yield Built(
             Authenticator(KeyCache(auth.keys), access, auth.exchange),
@@ -66,6 +68,7 @@ async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
         )
     finally:
         await runner.stop()
+        await sweep.stop()
         await hints.stop()
         for participant in participants.values():
             await participant.close()

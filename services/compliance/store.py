@@ -1,6 +1,6 @@
 """Compliance's rows: holds and erasures in schema `memory`, written only through its functions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -111,3 +111,7 @@ class Store:
             )
             tx.changed(pending.bank, int(done))
         return done
+
+    async def key_pages(self, pages: Sequence[int]) -> Mapping[int, bool]:
+        """Those of these key pages that the database names, and whether anything still needs them."""
+        return {row["page"]: row["used"] for row in await self._database.fetch("key_pages", pages)}

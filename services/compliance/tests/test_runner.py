@@ -144,7 +144,9 @@ async def test_a_hold_blocks_an_erasure_until_the_last_is_lifted(world: World) -
     held = await store.holds(BANK)
     assert [hold.matter for hold in held] == ["M-2", "M-1"] and all(hold.lifted_at for hold in held)
     assert await world.audited("hold.") == ["hold.placed"] * 3 + ["hold.lifted"] * 2
-    rows = await world.sql("select objects, bank from compliance.audit_calls where name = 'erasure.requested'")
+    rows = await world.sql(
+        "select objects, bank from compliance.audit_calls where name = 'erasure.requested'"
+    )
     assert [tuple(row) for row in rows] == [(2, BANK)]
 
 
