@@ -36,7 +36,7 @@ class Config:
     listen: str = setting("TEAMLORE_LISTEN", "0.0.0.0:8080")
     index_target: str = setting("TEAMLORE_INDEX_TARGET", "")
     """host:port of index, which purges the vectors; without it there are none, and receipts say so."""
-    key_backup_days: int = setting("TEAMLORE_KEY_BACKUP_DAYS", 35)
+    key_backup_days: int = setting("TEAMLORE_KEY_BACKUP_DAYS", 35, minimum=0, maximum=3650)
     """Days that a backup of the key store lives."""
 
 
