@@ -48,7 +48,7 @@ bench-quick: $(VENV)/dev ## measure push and catch-up in under five minutes; wri
 	@$(BIN)/python -m bench.quick
 
 robustness: $(VENV)/dev ## kill -9 and the head race, long: minutes where `make test` takes seconds
-	@KILL_SECONDS=40 RACE_SECONDS=30 $(BIN)/python -m pytest tests/robustness services/sync/tests/test_guard.py
+	@KILL_SECONDS=40 RACE_SECONDS=$${RACE_SECONDS:-10} $(BIN)/python -m pytest tests/robustness services/sync/tests/test_guard.py
 
 promises: $(VENV)/dev ## run the tests of docs/promises.md; P="1 4" runs only those
 	@$(BIN)/python tests/promises.py $(P)

@@ -22,11 +22,13 @@ class Settings:
     keystore: str = setting("TEAMLORE_KEYSTORE")
     """File of the key store."""
     listen: str = setting("TEAMLORE_LISTEN", "0.0.0.0:8080")
-    calls_per_minute: int = setting("TEAMLORE_CALLS_PER_MINUTE", 6000)
+    calls_per_minute: int = setting("TEAMLORE_CALLS_PER_MINUTE", 6000, minimum=1, maximum=1_000_000)
     """A principal's budget of each method, in each process."""
-    public_calls_per_minute: int = setting("TEAMLORE_PUBLIC_CALLS_PER_MINUTE", 60_000)
+    public_calls_per_minute: int = setting(
+        "TEAMLORE_PUBLIC_CALLS_PER_MINUTE", 60_000, minimum=1, maximum=10_000_000
+    )
     """An address's budget of each method that needs no credential; behind a proxy all callers are one address."""
-    streams_per_principal: int = setting("TEAMLORE_STREAMS_PER_PRINCIPAL", 200)
+    streams_per_principal: int = setting("TEAMLORE_STREAMS_PER_PRINCIPAL", 200, minimum=1, maximum=100_000)
     """Streams that a principal may hold open, in each process."""
 
 

@@ -6,12 +6,14 @@ from teamlore.compliance.v1 import compliance_pb2_grpc as grpc_
 
 from kit.config import load_or_exit, setting
 from kit.foundation import Foundation, NeighbourSettings
+from kit.hints import Sender
 from kit.serving import Built, run
 from services.compliance.erasures import Runner
 from services.compliance.handlers import ComplianceHandlers
 from services.compliance.neighbours import ParticipantClient
 from services.compliance.receipts import NO_INDEX, OUT_OF_SCOPE, Terms, signing_key
 from services.compliance.store import QUERIES, Store
+from services.compliance.sweeping import Sweep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,7 @@ class Config(NeighbourSettings):
     service_token: str = setting("TEAMLORE_SERVICE_TOKEN")
     index_target: str = setting("TEAMLORE_INDEX_TARGET", "")
     """host:port of index, which purges the vectors; without it there are none, and receipts say so."""
-    key_backup_days: int = setting("TEAMLORE_KEY_BACKUP_DAYS", 35)
+    key_backup_days: int = setting("TEAMLORE_KEY_BACKUP_DAYS", 35, minimum=0, maximum=3650)
     """Days that a backup of the key store lives."""
 
 
@@ -36,11 +38,16 @@ async def build(config: Config, base: Foundation) -> Built:
     for participant in participants.values():
         base.at_end(participant.close)
     scope = OUT_OF_SCOPE if config.index_target else (*OUT_OF_SCOPE, NO_INDEX)
-    store = Store(base.database)
+    hints = Sender(config.database_url)
+    base.at_end(hints.stop)
+    store = Store(base.database, hints.committed)
     signer = signing_key(base.keys.secret("compliance.receipts"))
     runner = Runner(store, participants, signer, Terms(config.key_backup_days, scope))
     runner.start()
     base.at_end(runner.stop)
+    sweep = Sweep(store, base.keys)
+    sweep.start()
+    base.at_end(sweep.stop)
     serves = (grpc_.add_ComplianceServiceServicer_to_server, ComplianceHandlers(store))
     return Built(
         base.authenticator(config.auth_target),

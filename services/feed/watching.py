@@ -1,6 +1,7 @@
 """One watcher's stream: catch up, then live; ordered, resumable, with bookmarks between."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ async def follow(
     `admitted` raises when the caller may no longer read; it is asked before each read and twice a second.
     """
     cursor = start
-    marked = 0.0
+    marked = -math.inf
     while True:
         await admitted()
         watch.bell.clear()
@@ -48,7 +49,7 @@ async def follow(
         if page.through > cursor.seq:
             yield Batch(cursor.seq, page)
             cursor = Cursor(cursor.epoch, page.through, page.nonce)
-            marked = 0.0
+            marked = -math.inf
             if page.more:
                 continue
         if draining():

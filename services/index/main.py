@@ -28,8 +28,8 @@ class Config(NeighbourSettings):
     """http://host:port of the gRPC port of Qdrant or of the vector engine."""
     embed_model: str = setting("EMBED_MODEL", "")
     """A path or a model's name; empty for the packaged model."""
-    embed_threads: int = setting("TEAMLORE_EMBED_THREADS", 2)
-    """CPU threads of the packaged model."""
+    embed_threads: int = setting("TEAMLORE_EMBED_THREADS", 2, minimum=0, maximum=256)
+    """CPU threads of the packaged model; 0 for one a core."""
 
 
 async def build(config: Config, base: Foundation) -> Built:

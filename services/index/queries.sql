@@ -54,3 +54,8 @@ where m.bank = $1 and m.id = any ($2) and array_position('{synced,capture,entry}
 -- name: min_lane
 -- The least lane that a bank serves; no row for a bank that is not there.
 select min_lane from memory.bank_policies where bank = $1
+
+-- name: note_purged
+-- Notes the memories that an erasure was purged of; a row per memory that was not noted before.
+insert into index.purged (erasure_id, memory_id) select $1, id from unnest($2::text[]) id
+on conflict do nothing returning memory_id

@@ -27,9 +27,11 @@ class Config(NeighbourSettings):
     bank_creation: str = setting("BANK_CREATION", "writers", choices=("writers", "admin"))
     secrets_barrier: str = setting("TEAMLORE_SECRETS_BARRIER", "redact", choices=("redact", "reject", "off"))
     """What banks do whose policy does not say."""
-    pushes_per_minute: int | None = setting("TEAMLORE_PUSHES_PER_MINUTE", None)
+    pushes_per_minute: int | None = setting(
+        "TEAMLORE_PUSHES_PER_MINUTE", None, minimum=1, maximum=1_000_000
+    )
     """A principal's budget of pushes; where it is not set, TEAMLORE_CALLS_PER_MINUTE."""
-    records_per_day: int = setting("TEAMLORE_RECORDS_PER_DAY", 0)
+    records_per_day: int = setting("TEAMLORE_RECORDS_PER_DAY", 0, minimum=0, maximum=1_000_000_000)
     """Records that a principal may store a day (UTC); 0 sets no quota. A batch may overshoot it."""
 
 

@@ -7,19 +7,22 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import apsw
 import asyncpg
-import grpc
 import pytest
 from teamlore.feed.v1 import feed_pb2
 from teamlore.sync.v1 import sync_pb2
 
+from kit.errors import LOST
+from services.compliance.erasures import STAGES
 from tests.integration.conftest import RunningStack, running_stack
+from tests.robustness.calls import Metadata, mirror, until_done
+from tests.robustness.checker import term
 from tests.robustness.processes import MODULES, kill, pid_of, postmaster_of
 
 SECONDS = float(os.environ.get("KILL_SECONDS", "4"))
-RETRYABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
 @dataclass
@@ -39,22 +42,7 @@ def shaken() -> Iterator[RunningStack]:
         yield running
 
 
-async def until_done(call: object, request: object, metadata: object, history: History) -> object | None:
-    """Repeats a call as a client would, only where it may be repeated."""
-    deadline = time.monotonic() + 40
-    while time.monotonic() < deadline:
-        try:
-            return await call(request, metadata=metadata, timeout=10)  # type: ignore[operator]
-        except grpc.aio.AioRpcError as error:
-            if error.code() not in RETRYABLE:
-                history.wrong.append(f"{error.code().name}: {error.details()}")
-                return None
-            await asyncio.sleep(0.1)
-    history.wrong.append("no answer for 40 s")
-    return None
-
-
-async def pusher(stack: RunningStack, bank: str, metadata: object, history: History, stop: float) -> None:
+async def pusher(stack: RunningStack, bank: str, metadata: Metadata, history: History, stop: float) -> None:
     async with stack.channel("sync") as channel:
         stub = stack.sync(channel)
         while time.monotonic() < stop:
@@ -63,14 +51,14 @@ async def pusher(stack: RunningStack, bank: str, metadata: object, history: Hist
                 for _ in range(random.choice((1, 3, 10)))
             ]
             answer = await until_done(
-                stub.Push, sync_pb2.PushRequest(bank=bank, records=records), metadata, history
+                stub.Push, sync_pb2.PushRequest(bank=bank, records=records), metadata, history.wrong
             )
             if answer is not None:
                 # After a lost answer the same push is `unchanged`: it was stored all the same.
-                history.stored |= {r.id for r in answer.results if r.status in ("stored", "unchanged")}  # type: ignore[attr-defined]
+                history.stored |= {r.id for r in answer.results if r.status in ("stored", "unchanged")}
 
 
-async def eraser(stack: RunningStack, bank: str, metadata: object, history: History, stop: float) -> None:
+async def eraser(stack: RunningStack, bank: str, metadata: Metadata, history: History, stop: float) -> None:
     async with stack.channel("sync") as channel:
         stub = stack.sync(channel)
         while time.monotonic() < stop:
@@ -80,58 +68,38 @@ async def eraser(stack: RunningStack, bank: str, metadata: object, history: Hist
                 victims = random.sample(candidates, min(2, len(candidates)))
                 history.asked |= set(victims)
                 request = sync_pb2.ForgetRequest(bank=bank, memory_ids=victims, erase=True)
-                if await until_done(stub.Forget, request, metadata, history) is not None:
+                if await until_done(stub.Forget, request, metadata, history.wrong) is not None:
                     history.erased |= set(victims)
 
 
-async def mirror(stack: RunningStack, bank: str, metadata: object) -> tuple[dict[str, int], set[str], int]:
-    """Reads the whole feed: live id → seq, tombstones, and where it ends; ranges must join up."""
-    live: dict[str, int] = {}
-    gone: set[str] = set()
-    cursor, reached = "", 0
-    async with stack.channel("feed") as channel:
-        while True:
-            page = await stack.feed(channel).ListChanges(
-                feed_pb2.ListChangesRequest(bank=bank, cursor=cursor, limit=300),
-                metadata=metadata,
-                timeout=20,
-            )
-            assert page.after_seq == reached
-            for change in page.changes:
-                if change.deleted:
-                    live.pop(change.id, None)
-                    gone.add(change.id)
-                else:
-                    assert change.text
-                    live[change.id] = change.seq
-            reached, cursor = page.through_seq, page.next_cursor
-            if not page.has_more:
-                return live, gone, reached
-
-
-def term(memory_id: str, seq: int) -> int:
-    import hashlib
-
-    return int.from_bytes(hashlib.sha256(f"{memory_id}\0{seq}".encode()).digest()[:8], "big")
+OPEN = (
+    "select e.bank, e.erasure_id, e.state, count(k.id) filter (where k.done_at is null) as keys"
+    " from memory.erasures e left join memory.key_destructions k using (erasure_id)"
+    " where e.state <> 'server_done' group by e.erasure_id order by e.requested_at"
+)
 
 
 async def settled(stack: RunningStack) -> None:
-    """Waits until every erasure is through all its stages."""
-    deadline = time.monotonic() + 20
+    """Waits until every erasure is through all its stages; says which are not."""
+    deadline, left = time.monotonic() + 60, ["the database was never reached"]
     while time.monotonic() < deadline:
         try:
             database = await asyncpg.connect(stack.facts.database_url)
             try:
-                if not await database.fetchval(
-                    "select count(*) from memory.erasures where state <> 'server_done'"
-                ):
-                    return
+                rows = await database.fetch(OPEN)
             finally:
                 await database.close()
-        except (OSError, asyncpg.PostgresError):
+            if not rows:
+                return
+            left = [
+                f"{r['erasure_id']} of {r['bank']}: {r['state']}, next {STAGES[r['state']].to_state},"
+                f" {r['keys']} keys stand"
+                for r in rows
+            ]
+        except LOST:
             pass
         await asyncio.sleep(0.3)
-    raise AssertionError("erasures did not settle within a minute")
+    raise AssertionError(f"{len(left)} erasures did not settle within a minute:\n" + "\n".join(left[:20]))
 
 
 @pytest.mark.parametrize("victim", ["postgres", *MODULES])
@@ -156,7 +124,8 @@ async def test_nothing_acknowledged_is_lost(shaken: RunningStack, victim: str) -
     assert history.stored - history.asked <= set(live), "an acknowledged memory is lost"
     assert history.erased <= gone and not history.erased & set(live), "an erased memory is back"
     async with shaken.channel("feed") as channel:
-        digest = await shaken.feed(channel).GetDigest(feed_pb2.GetDigestRequest(bank=bank), metadata=metadata)
+        feed: Any = shaken.feed(channel)
+        digest = await feed.GetDigest(feed_pb2.GetDigestRequest(bank=bank), metadata=metadata)
     assert (digest.seq, digest.count) == (reached, len(live))
     assert digest.sum == sum(term(memory_id, seq) for memory_id, seq in live.items()) % 2**64
     await check_keys(shaken, bank)
@@ -166,15 +135,21 @@ async def check_keys(stack: RunningStack, bank: str) -> None:
     """No live row lacks its key, no erased one has it."""
     database = await asyncpg.connect(stack.facts.database_url)
     rows = await database.fetch(
-        "select key_page, key_slot, true as live from memory.memories where bank = $1", bank
+        "select id, key_page, key_slot, true as live from memory.memories where bank = $1", bank
     )
     rows += await database.fetch(
-        "select key_page, key_slot, false as live from memory.key_destructions where bank = $1", bank
+        "select id, key_page, key_slot, false as live from memory.key_destructions where bank = $1", bank
     )
     await database.close()
     store = apsw.Connection(str(stack.data / "keys" / "keystore.db"), flags=apsw.SQLITE_OPEN_READONLY)
     pages = dict(store.execute("select page, keys from pages where bank = ?", (bank,)))
-    for row in rows:
-        key = pages[row["key_page"]][row["key_slot"] * 32 : row["key_slot"] * 32 + 32]
-        assert (key != bytes(32)) == row["live"]
     store.close()
+    lacking, standing = [], []
+    for row in rows:
+        key = pages.get(row["key_page"], b"")[row["key_slot"] * 32 : row["key_slot"] * 32 + 32]
+        if row["live"] and not any(key):
+            lacking.append(row["id"])
+        if not row["live"] and any(key):
+            standing.append(row["id"])
+    assert not lacking, f"live rows without a key: {sorted(lacking)}"
+    assert not standing, f"erased rows whose key stands: {sorted(standing)}"

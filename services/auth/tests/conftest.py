@@ -14,7 +14,10 @@ from teamlore.auth.v1 import access_pb2, access_pb2_grpc, auth_pb2_grpc
 
 from kit import audit
 from kit.database import Database
-from kit.serving import Drain, Interceptor
+from kit.decisions import Decisions
+from kit.foundation import Drain, Foundation
+from kit.limits import Limits
+from kit.serving import Interceptor
 from services.auth.bootstrap import bootstrap
 from services.auth.main import Config, build
 from services.auth.store import QUERIES, Store
@@ -102,10 +105,15 @@ async def auth(database_url: str, tmp_path: Path) -> AsyncIterator[Auth]:
     root = await bootstrap(database_url, "user:root")
     assert root is not None
     drain = Drain()
-    async with build(Config(database_url, str(tmp_path / "keys.db")), drain) as built:
-        server = grpc.aio.server(interceptors=[Interceptor(built, drain)])
-        for add in built.register:
-            add(server)
+    config = Config(database_url=database_url, keystore=str(tmp_path / "keys.db"))
+    async with Foundation.laid("auth", config, QUERIES, drain, 10) as base:
+        built = await build(config, base)
+        decisions = Decisions(base.database, "auth")
+        server = grpc.aio.server(
+            interceptors=[Interceptor(built, drain, Limits(100_000, 100_000, 100), decisions)]
+        )
+        for add, handlers in built.services.values():
+            add(handlers, server)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         database = await asyncpg.connect(database_url)
