@@ -277,8 +277,8 @@ def caller_of(read: Mapping[str, Any], token_id: str) -> tuple[Caller, str]:
     nothing: Mapping[str, Any] = {"kind": "", "personal": True, "session": False, "revoked": False, "grants": [], "origin": []}
     token = read["token"] or nothing
     own, origin = (
-        tuple(Grant(pattern, frozenset(words), f"token {pattern}") for pattern, words in token[part])
-        for part in ("grants", "origin")
+        tuple(Grant(pattern, frozenset(words), f"{name} {pattern}") for pattern, words in token[part])
+        for part, name in (("grants", f"token {token_id}"), ("origin", "the person's token"))
     )
     caller = Caller(
         principal,

@@ -323,7 +323,7 @@ on conflict do nothing returning group_name
 
 -- name: touch_tokens
 -- Says that tokens were just used; a row that another transaction holds, or that says so already, is passed by.
-update auth.tokens set last_used_at = clock_timestamp() where token_id in (
+update auth.tokens set last_used_at = date_trunc('minute', clock_timestamp()) where token_id in (
   select token_id from auth.tokens
   where token_id = any ($1) and (last_used_at is null or last_used_at < clock_timestamp() - interval '1 minute')
   for no key update skip locked)

@@ -1,5 +1,6 @@
 """Tokens: who may make, see, renew and end them."""
 
+import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -103,6 +104,9 @@ async def test_tokens_are_listed_by_page_without_their_secret(auth: Auth) -> Non
     secrets = [await auth.token("user:ann", ("project:x", "read"), note=f"n{i}") for i in range(5)]
     session = await auth.session("user:ann")
     await auth("CreatePersonalKey", pb.CreatePersonalKeyRequest(note="key"), session)
+    while not await auth.database.fetchval("select count(*) from auth.tokens where last_used_at is not null and note = 'n0'"):
+        await all_tokens(auth, secrets[0], 2)
+        await asyncio.sleep(0.1)
     own = await all_tokens(auth, secrets[0], 2)
     assert [token.note for token in own] == ["key", "", "n4", "n3", "n2", "n1", "n0"]
     assert [token.personal for token in own] == [True, True, False, False, False, False, False]
@@ -184,7 +188,10 @@ async def test_a_use_is_noted_once_a_minute_and_is_no_change_of_access(auth: Aut
     before = await auth.version()
     for _ in range(2):
         await auth("ExchangeToken", auth_pb2.ExchangeTokenRequest(token=token))
-    used = await auth.database.fetchval("select last_used_at from auth.tokens where principal = 'user:ann'")
+    used = None
+    while used is None:
+        await asyncio.sleep(0.05)
+        used = await auth.database.fetchval("select last_used_at from auth.tokens where principal = 'user:ann'")
     assert used.second == used.microsecond == 0
     assert await auth.version() == before
 
