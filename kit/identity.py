@@ -24,6 +24,7 @@ JWT_SECONDS = 300
 JWT_LEEWAY = 5
 POLL_SECONDS = 0.25
 STALE_SECONDS = 1.0
+_READ_SECONDS = 2.0
 TEAM = "x-teamlore-team"
 ON_BEHALF_OF = "x-teamlore-on-behalf-of"
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -118,7 +119,8 @@ class KeyCache:
         return self._keys[kid]
 
     async def _read(self) -> None:
-        self._keys = await self._fetch()
+        async with asyncio.timeout(_READ_SECONDS):
+            self._keys = await self._fetch()
         self._read_at = time.monotonic()
 
     async def _read_quietly(self) -> None:
@@ -317,6 +319,8 @@ class Authenticator:
 
     async def authenticate(self, metadata: Sequence[tuple[str, str]]) -> Caller:
         """The caller. Raises Refusal CREDENTIAL_… when there is no good credential; a principal header is ignored."""
+        # First of all: without the access state nobody is let in, and what follows may wait for a database that hangs.
+        self.access.require_fresh()
         values = dict(metadata)
         credential = values.get("x-api-key", "")
         scheme, _, bearer = values.get("authorization", "").partition(" ")
@@ -417,6 +421,8 @@ class Authenticator:
             str(claims.get("tid", "")),
         )
         if kind == "internal":
+            if not principal.startswith("service:") or token_id != principal:
+                raise Refusal("CREDENTIAL_INVALID", "the credential is not one of this deployment")
             self.access.require_fresh()
             return Caller(principal, kind, token_id, (), internal=True)
         caller = await self.access.of(token_id)

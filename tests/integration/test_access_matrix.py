@@ -28,6 +28,8 @@ from tests.integration.conftest import RunningStack
 from tests.test_descriptors import methods
 
 BANK, OTHER = "project:matrix-1a2b3c4d", "project:matrix-5e6f7a8b"
+# Nothing of the matrix writes here; its calls archive BANK.
+THERE = "project:matrix-9c0d1e2f"
 TEAM, FOREIGN = str(uuid.UUID(int=1)), str(uuid.UUID(int=2))
 ALL = " ".join(PERMISSIONS)
 REFUSED = {"PERMISSION_DENIED", "PERSON_REQUIRED", "ACCESS_REVOKED"}
@@ -257,9 +259,9 @@ async def test_a_refusal_does_not_tell_whether_the_bank_is_there(
     admin = bearer(stack.admin)
     async with stack.channel("sync") as channel:
         record = sync_pb2.Record(id=uuid.uuid4().hex[:16], text="there is something here")
-        await stack.sync(channel).Push(sync_pb2.PushRequest(bank=BANK, records=[record]), metadata=admin)
+        await stack.sync(channel).Push(sync_pb2.PushRequest(bank=THERE, records=[record]), metadata=admin)
     async with stack.channel(service_of(method)) as channel:
-        there = await call(channel, method, request_for(method, BANK), stranger.metadata)
+        there = await call(channel, method, request_for(method, THERE), stranger.metadata)
         absent = await call(channel, method, request_for(method, "project:never-there"), stranger.metadata)
     assert there.reason == "PERMISSION_DENIED"
     assert there == absent
@@ -347,16 +349,16 @@ async def test_a_client_bank_hides_itself(stack: RunningStack, clients: Clients,
 
 async def test_a_body_never_widens(stack: RunningStack) -> None:
     """The author is who called, whatever the record claims; a tenant other than ours is refused."""
-    token = bearer(await stack.token("user:reader2", (BANK, "read write")))
+    token = bearer(await stack.token("user:reader2", (THERE, "read write")))
     record = sync_pb2.Record(id=uuid.uuid4().hex[:16], text=f"a claim {uuid.uuid4()}")
     record.metadata["_actor"].string_value = "user:full"
     async with stack.channel("sync") as channel:
-        await stack.sync(channel).Push(sync_pb2.PushRequest(bank=BANK, records=[record]), metadata=token)
+        await stack.sync(channel).Push(sync_pb2.PushRequest(bank=THERE, records=[record]), metadata=token)
     database = await asyncpg.connect(stack.facts.database_url)
     assert await database.fetchval("select author from memory.memories where id = $1", record.id) == "user:reader2"
     await database.close()
     async with stack.channel("auth") as channel:
-        put = access_pb2.PutBankRequest(bank=BANK, tenant_id="another-organisation")
+        put = access_pb2.PutBankRequest(bank=THERE, tenant_id="another-organisation")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await access_pb2_grpc.AccessServiceStub(channel).PutBank(put, metadata=bearer(stack.admin))
     assert outcome_of(caught.value).reason == "INVALID_SCOPE"
