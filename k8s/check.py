@@ -19,10 +19,7 @@ Manifest = Mapping[str, Any]
 ROOT = Path(__file__).resolve().parent.parent
 COMPONENT = "app.kubernetes.io/component"
 # Processes without a Config class: what they read, and must be given.
-PLAIN = {
-    "kit.migrate": {"DATABASE_URL"},
-    "services.index.engine.main": {"TEAMLORE_LISTEN", "TEAMLORE_ENGINE_DIR"},
-}
+PLAIN = {"kit.migrate": {"DATABASE_URL"}}
 
 
 def settings_of(module: str) -> tuple[set[str], set[str]]:

@@ -16,9 +16,19 @@ class ConfigError(Exception):
     """The environment is not usable; each line of the text names one variable and what is wrong with it."""
 
 
-def setting(name: str, default: Any = dataclasses.MISSING, choices: tuple[str, ...] = ()) -> Any:
-    """Declares a field that is read from the environment variable `name`; without a default it must be set."""
-    metadata = {"env": name, "choices": choices}
+def setting(
+    name: str,
+    default: Any = dataclasses.MISSING,
+    choices: tuple[str, ...] = (),
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+) -> Any:
+    """Declares a field that is read from the environment variable `name`; without a default it must be set.
+
+    A number needs `minimum` and `maximum`, both of which it may be.
+    """
+    metadata = {"env": name, "choices": choices, "range": (minimum, maximum)}
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -42,11 +52,17 @@ def load(cls: type[T], environ: Mapping[str, str] | None = None) -> T:
             if field.default is dataclasses.MISSING:
                 problems.append(f"{name} is not set")
             continue
+        kind = _kind(hints[field.name])
         try:
-            values[field.name] = _parse(raw, hints[field.name])
+            values[field.name] = _parse(raw, kind)
         except ValueError:
-            problems.append(f"{name} must be {_article(hints[field.name])}")
+            problems.append(f"{name} must be {_article(kind)}")
             continue
+        if kind in (int, float):
+            least, most = field.metadata["range"]
+            # Not a number is in no range.
+            if not least <= values[field.name] <= most:
+                problems.append(f"{name} must be {_article(kind)} from {least} to {most}")
         choices = field.metadata["choices"]
         if choices and raw not in choices:
             problems.append(f"{name} must be one of {', '.join(choices)}")
@@ -66,9 +82,14 @@ def load_or_exit(cls: type[T]) -> T:
         sys.exit(2)
 
 
+def _kind(hint: Any) -> Any:
+    """The type of a field that may also be None."""
+    if isinstance(hint, types.UnionType):
+        return next(arg for arg in typing.get_args(hint) if arg is not type(None))
+    return hint
+
+
 def _parse(raw: str, kind: Any) -> Any:
-    if isinstance(kind, types.UnionType):
-        kind = next(arg for arg in typing.get_args(kind) if arg is not type(None))
     if kind is bool:
         if raw.lower() not in ("true", "false"):
             raise ValueError(raw)

@@ -5,7 +5,7 @@ Keys stand in pages in a `KeyStore` outside of the database and its backups. To 
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,9 @@ KEY_BYTES = 32
 NONCE_BYTES = 12
 FIRST_PAGE, LARGEST_PAGE = 8, 128
 CACHE_SECONDS = 5.0
+# A page that no row names is dropped once it is a day old. Slots are handed out from it for half a day only, so that
+# by then every commit that could still name it has ended long ago.
+PAGE_SECONDS, UNUSED_SECONDS = 12 * 3600.0, 24 * 3600.0
 _ZERO = bytes(KEY_BYTES)
 
 
@@ -49,6 +52,7 @@ class KeyStore:
             self._db.execute(
                 "create table if not exists pages (page integer primary key, bank text not null, author text not null,"
                 " keys blob not null, created_at real not null);"
+                "create index if not exists pages_by_age on pages (created_at);"
                 "create table if not exists secrets (name text primary key, value blob not null)"
             )
         except (apsw.Error, OSError) as error:
@@ -118,27 +122,42 @@ class KeyStore:
                         self._db.execute("update pages set keys = ? where page = ?", (bytes(keys), slot.page))
                         done += 1
                     self._cache.pop(slot.page, None)
-            deadline = time.monotonic() + 10
-            while True:
-                busy = self._db.execute("pragma wal_checkpoint(truncate)").fetchone()
-                if busy and busy[0] == 0:
-                    return done
-                if time.monotonic() > deadline:
-                    raise Refusal(
-                        "KEYSTORE_UNAVAILABLE", "another process holds the key store's log", retry_after=1
-                    )
-                time.sleep(0.01)
+            self._empty_log()
         except apsw.Error as error:
             raise Refusal("KEYSTORE_UNAVAILABLE", "the key store cannot be written", retry_after=1) from error
+        return done
 
-    def drop_unused_pages(self, used: set[int], older_than_seconds: float = 86400) -> int:
-        """Deletes pages that no row names and that are older than the age given; counts them."""
-        limit = time.time() - older_than_seconds
-        rows = self._db.execute("select page from pages where created_at < ?", (limit,)).fetchall()
-        stale = [(page,) for (page,) in rows if page not in used]
-        with self._db:
-            self._db.executemany("delete from pages where page = ?", stale)
-        return len(stale)
+    def _empty_log(self) -> None:
+        deadline = time.monotonic() + 10
+        while True:
+            busy = self._db.execute("pragma wal_checkpoint(truncate)").fetchone()
+            if busy and busy[0] == 0:
+                return
+            if time.monotonic() > deadline:
+                raise Refusal(
+                    "KEYSTORE_UNAVAILABLE", "another process holds the key store's log", retry_after=1
+                )
+            time.sleep(0.01)
+
+    def old_pages(self) -> list[int]:
+        """Pages made so long ago that a row names them by now, or none ever will."""
+        limit = time.time() - UNUSED_SECONDS
+        try:
+            rows = self._db.execute("select page from pages where created_at < ?", (limit,)).fetchall()
+        except apsw.Error as error:
+            raise Refusal("KEYSTORE_UNAVAILABLE", "the key store cannot be read", retry_after=1) from error
+        return [page for (page,) in rows if isinstance(page, int)]
+
+    def drop_pages(self, pages: Collection[int]) -> None:
+        """Deletes those of these pages that are old, with every byte of their keys; to call again is harmless."""
+        limit = time.time() - UNUSED_SECONDS
+        drop = "delete from pages where page = ? and created_at < ?"
+        try:
+            with self._db:
+                self._db.executemany(drop, [(page, limit) for page in pages])
+            self._empty_log()
+        except apsw.Error as error:
+            raise Refusal("KEYSTORE_UNAVAILABLE", "the key store cannot be written", retry_after=1) from error
 
     def secret(self, name: str) -> bytes:
         """A 32-byte secret of the deployment, made when first asked for."""
@@ -158,10 +177,11 @@ class _OpenPage:
     page: int
     size: int
     used: int
+    made: float
 
 
 class Allocator:
-    """Hands out slots. A page serves one author in one bank and one process; sizes double from 8 to 128 with use."""
+    """Hands out slots. A page serves one author in one bank and one process for half a day; sizes double from 8 to 128."""
 
     def __init__(self, store: KeyStore) -> None:
         self._store = store
@@ -171,12 +191,16 @@ class Allocator:
         """`count` slots never given before, their pages durable."""
         slots: list[Slot] = []
         current = self._open.get((bank, author))
+        # By the clock that dates pages, which also runs while the machine sleeps; one that was set back tells nothing.
+        if current is not None and not 0 <= time.time() - current.made < PAGE_SECONDS:
+            current = None
         while len(slots) < count:
             if current is None or current.used == current.size:
                 size = FIRST_PAGE if current is None else min(current.size * 2, LARGEST_PAGE)
                 while size < count - len(slots) and size < LARGEST_PAGE:
                     size *= 2
-                current = _OpenPage(self._store.make_page(bank, author, size), size, 0)
+                made = time.time()
+                current = _OpenPage(self._store.make_page(bank, author, size), size, 0, made)
                 self._open[(bank, author)] = current
             slots.append(Slot(current.page, current.used))
             current.used += 1

@@ -57,14 +57,15 @@ def test_each_code_has_a_number_of_its_own_or_a_trailer() -> None:
 @dataclass(frozen=True)
 class Config:
     url: str = setting("DATABASE_URL")
-    port: int = setting("TEAMLORE_PORT", 5)
+    port: int = setting("TEAMLORE_PORT", 5, minimum=1, maximum=9)
+    rate: float | None = setting("TEAMLORE_RATE", None, minimum=0.5, maximum=2)
     mode: str = setting("BANK_CREATION", "writers", choices=("writers", "admin"))
     loud: bool = setting("TEAMLORE_LOUD", False)
 
 
 def test_settings_are_read_and_typed() -> None:
     assert load(Config, {"DATABASE_URL": "x", "TEAMLORE_PORT": "7", "TEAMLORE_LOUD": "true"}) == Config(
-        "x", 7, "writers", True
+        "x", 7, None, "writers", True
     )
 
 
@@ -79,3 +80,21 @@ def test_all_problems_are_named_at_once() -> None:
         "TEAMLORE_PRT",
     ):
         assert part in text
+
+
+@pytest.mark.parametrize("value", ["0", "10", "-1", str(10**12), "9" * 400])
+def test_a_whole_number_outside_its_range_is_named_with_the_range(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"^TEAMLORE_PORT must be a whole number from 1 to 9$"):
+        load(Config, {"DATABASE_URL": "x", "TEAMLORE_PORT": value})
+
+
+@pytest.mark.parametrize("value", ["0.4", "2.1", "nan", "inf", "-inf", "1e999", "-0"])
+def test_a_number_outside_its_range_is_named_with_the_range(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"^TEAMLORE_RATE must be a number from 0\.5 to 2$"):
+        load(Config, {"DATABASE_URL": "x", "TEAMLORE_RATE": value})
+
+
+def test_the_ends_of_a_range_belong_to_it() -> None:
+    for port, rate in ((1, 0.5), (9, 2.0)):
+        given = {"DATABASE_URL": "x", "TEAMLORE_PORT": str(port), "TEAMLORE_RATE": str(rate)}
+        assert load(Config, given) == Config("x", port, rate)

@@ -1,11 +1,22 @@
 """Keys are used once, and a destroyed one is in no file."""
 
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
-from kit.sealing import Allocator, KeyMissing, KeyStore, Slot, open_rows, seal, unseal
+from kit.sealing import (
+    PAGE_SECONDS,
+    UNUSED_SECONDS,
+    Allocator,
+    KeyMissing,
+    KeyStore,
+    Slot,
+    open_rows,
+    seal,
+    unseal,
+)
 
 
 def files_of(path: Path) -> bytes:
@@ -60,11 +71,35 @@ def test_pages_double_and_no_slot_is_given_twice(tmp_path: Path) -> None:
     assert len({store.key(slot) for slot in slots}) == 425
 
 
-def test_an_unused_page_is_swept_only_when_old(tmp_path: Path) -> None:
-    store = KeyStore(tmp_path / "keystore.db")
-    kept, lost = store.make_page("b", "a", 8), store.make_page("b", "a", 8)
-    assert store.drop_unused_pages({kept}) == 0
-    assert store.drop_unused_pages({kept}, older_than_seconds=-1) == 1
-    fresh = KeyStore(tmp_path / "keystore.db")
-    assert fresh.key(Slot(kept, 0))
-    assert open_rows(fresh, "b", [("x", Slot(lost, 0), b"s" * 40)]) == [None]
+def test_only_an_old_page_is_dropped_and_leaves_no_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "k" / "keystore.db"
+    store = KeyStore(path)
+    now = time.time()
+    monkeypatch.setattr("time.time", lambda: now - UNUSED_SECONDS - 1)
+    kept, old = store.make_page("b", "a", 8), store.make_page("b", "a", 8)
+    monkeypatch.setattr("time.time", lambda: now)
+    young = store.make_page("b", "a", 8)
+    key = store.key(Slot(old, 7))
+    assert sorted(store.old_pages()) == sorted([kept, old]) and key in files_of(path)
+    store.drop_pages([old, young])
+    assert key not in files_of(path)
+    fresh = KeyStore(path)
+    assert fresh.key(Slot(kept, 0)) and fresh.key(Slot(young, 0))
+    assert open_rows(fresh, "b", [("x", Slot(old, 0), b"s" * 40)]) == [None]
+
+
+@pytest.mark.parametrize("later", [PAGE_SECONDS, -3600.0])
+def test_no_slot_comes_from_a_page_that_the_sweep_might_drop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: float
+) -> None:
+    allocator = Allocator(KeyStore(tmp_path / "keystore.db"))
+    (first,) = allocator.take("b", "a", 1)
+    now = time.time()
+    monkeypatch.setattr("time.time", lambda: now + PAGE_SECONDS - 60)
+    assert allocator.take("b", "a", 1)[0].page == first.page
+    monkeypatch.setattr("time.time", lambda: now + later)
+    slots = allocator.take("b", "a", 8)
+    assert first.page not in {slot.page for slot in slots} and len({slot.page for slot in slots}) == 1
+    assert PAGE_SECONDS <= UNUSED_SECONDS / 2

@@ -10,6 +10,7 @@ from teamlore.compliance.v1 import compliance_pb2_grpc
 from kit.config import load_or_exit, setting
 from kit.database import Database
 from kit.dialing import AuthClient
+from kit.hints import Sender
 from kit.identity import AccessState, Authenticator, KeyCache
 from kit.sealing import KeyStore
 from kit.serving import Built, Drain, run
@@ -18,6 +19,7 @@ from services.compliance.handlers import ComplianceHandlers
 from services.compliance.neighbours import ParticipantClient
 from services.compliance.receipts import NO_INDEX, OUT_OF_SCOPE, Terms, signing_key
 from services.compliance.store import QUERIES, Store
+from services.compliance.sweeping import Sweep
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Config:
     listen: str = setting("TEAMLORE_LISTEN", "0.0.0.0:8080")
     index_target: str = setting("TEAMLORE_INDEX_TARGET", "")
     """host:port of index, which purges the vectors; without it there are none, and receipts say so."""
-    key_backup_days: int = setting("TEAMLORE_KEY_BACKUP_DAYS", 35)
+    key_backup_days: int = setting("TEAMLORE_KEY_BACKUP_DAYS", 35, minimum=0, maximum=3650)
     """Days that a backup of the key store lives."""
 
 
@@ -49,12 +51,14 @@ async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
         name: ParticipantClient(target, config.service_token) for name, target in targets.items() if target
     }
     scope = OUT_OF_SCOPE if config.index_target else (*OUT_OF_SCOPE, NO_INDEX)
-    store = Store(database)
-    terms = Terms(config.key_backup_days, scope)
-    runner = Runner(store, participants, signing_key(keys.secret("compliance.receipts")), terms)
+    hints = Sender(config.database_url)
+    store = Store(database, hints.committed)
+    key, terms = signing_key(keys.secret("compliance.receipts")), Terms(config.key_backup_days, scope)
+    runner, sweep = Runner(store, participants, key, terms), Sweep(store, keys)
     try:
         await access.start()
         runner.start()
+        sweep.start()
         handlers = ComplianceHandlers(store)
         yield Built(
             Authenticator(KeyCache(auth.keys), access, auth.exchange),
@@ -64,6 +68,8 @@ async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
         )
     finally:
         await runner.stop()
+        await sweep.stop()
+        await hints.stop()
         for participant in participants.values():
             await participant.close()
         await auth.close()

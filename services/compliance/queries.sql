@@ -44,3 +44,9 @@ select memory.advance_erasure($1, $2, $3)
 -- name: finish_erasure
 -- Keeps the signed receipt and ends the erasure; no value where that was done.
 select memory.finish_erasure($1, $2, $3, $4, $5)
+
+-- name: key_pages
+-- Which of these key pages the database names, and whether a memory or an open destruction still needs them.
+select page, exists (select from memory.key_pages k where k.key_page = page and k.used) as used
+from unnest($1::bigint[]) page
+where exists (select from memory.key_pages k where k.key_page = page)

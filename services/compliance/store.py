@@ -1,6 +1,6 @@
 """Compliance's rows: holds and erasures in schema `memory`, written only through its functions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -26,10 +26,11 @@ class Hold:
 
 
 class Store:
-    """Reads and writes holds and erasures."""
+    """Reads and writes holds and erasures. `committed` is told the bank after each commit that moved its head."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, committed: Callable[[str], None]) -> None:
         self._database = database
+        self._committed = committed
 
     async def place_hold(
         self, bank: str, hold_id: str, matter: str, officer: str, review_at: datetime | None
@@ -57,6 +58,8 @@ class Store:
             row = await tx.row("erase", bank, list(ids), officer, erasure_id)
             assert row is not None
             tx.changed(bank, row["erased"])
+        if row["erased"]:
+            self._committed(bank)
         return int(row["erased"])
 
     async def open_erasures(self) -> list[Open]:
@@ -108,3 +111,7 @@ class Store:
             )
             tx.changed(pending.bank, int(done))
         return done
+
+    async def key_pages(self, pages: Sequence[int]) -> Mapping[int, bool]:
+        """Those of these key pages that the database names, and whether anything still needs them."""
+        return {row["page"]: row["used"] for row in await self._database.fetch("key_pages", pages)}

@@ -61,7 +61,8 @@ class ParticipantHandlers(compliance_pb2_grpc.ErasureParticipantServiceServicer)
         self, request: compliance_pb2.EraseObjectsRequest, context: Any
     ) -> compliance_pb2.EraseObjectsResponse:
         """Destroys the vectors of buried memories."""
+        ids = list(request.memory_ids)
         count = await erase(
-            self._store, self._vectors, self._in_flight, request.bank, list(request.memory_ids)
+            self._store, self._vectors, self._in_flight, request.erasure_id, request.bank, ids
         )
         return compliance_pb2.EraseObjectsResponse(erased_count=count)

@@ -140,8 +140,10 @@ class Follower:
         return [np.asarray(rows[position], dtype=np.float32) for position in range(len(changes))]
 
 
-async def erase(store: Store, vectors: Vectors, in_flight: InFlight, bank: str, ids: Sequence[str]) -> int:
-    """Destroys the vectors of buried memories; counts those that were still there.
+async def erase(
+    store: Store, vectors: Vectors, in_flight: InFlight, erasure_id: str, bank: str, ids: Sequence[str]
+) -> int:
+    """Destroys the vectors of buried memories; counts those that this erasure is purged of by this call.
 
     The order against the followers of all replicas is kept by the lock on the bank's cursor row. A follower that
     read a memory before its tombstone holds that lock until its vector is written: this call waits for it and deletes
@@ -150,14 +152,12 @@ async def erase(store: Store, vectors: Vectors, in_flight: InFlight, bank: str, 
     A memory that is live keeps its vector, whoever asks: nothing would bring it back.
     """
 
-    async def destroy() -> int:
+    async def destroy() -> list[str]:
         live = await store.live(bank, ids)
         buried = [memory_id for memory_id in ids if memory_id not in live]
         in_flight.drop(bank, buried)
-        if not await vectors.exists():
-            return 0
-        count = len(await vectors.present(bank, buried))
-        await vectors.delete(bank, buried, wait=True)
-        return count
+        if await vectors.exists():
+            await vectors.delete(bank, buried, wait=True)
+        return buried
 
-    return await store.erase(bank, destroy)
+    return await store.erase(erasure_id, bank, destroy)

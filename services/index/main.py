@@ -39,8 +39,8 @@ class Config:
     listen: str = setting("TEAMLORE_LISTEN", "0.0.0.0:8080")
     embed_model: str = setting("EMBED_MODEL", "")
     """A path or a model's name; empty for the packaged model."""
-    embed_threads: int = setting("TEAMLORE_EMBED_THREADS", 2)
-    """CPU threads of the packaged model."""
+    embed_threads: int = setting("TEAMLORE_EMBED_THREADS", 2, minimum=0, maximum=256)
+    """CPU threads of the packaged model; 0 for one a core."""
 
 
 @contextlib.asynccontextmanager

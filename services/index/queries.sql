@@ -47,3 +47,8 @@ select id from memory.live_memories where bank = $1 and id = any ($2)
 -- name: memories
 -- What a hit shows of these memories, in one snapshot.
 select id, author, lane, key_page, key_slot, sealed from memory.live_memories where bank = $1 and id = any ($2)
+
+-- name: note_purged
+-- Notes the memories that an erasure was purged of; a row per memory that was not noted before.
+insert into index.purged (erasure_id, memory_id) select $1, id from unnest($2::text[]) id
+on conflict do nothing returning memory_id

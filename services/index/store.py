@@ -96,15 +96,17 @@ class Store:
             row = await connection.fetchrow(self.database.sql("claim"), bank)
             yield None if row is None else Claim(self, connection, bank, row["seq"], row["head"])
 
-    async def erase(self, bank: str, destroy: Callable[[], Awaitable[int]]) -> int:
-        """Runs `destroy` while no process follows the bank, and writes the call's audit row when it destroyed something."""
+    async def erase(self, erasure_id: str, bank: str, destroy: Callable[[], Awaitable[Sequence[str]]]) -> int:
+        """Runs `destroy`, which gives the ids it purged, while no process follows the bank.
+
+        Counts those ids that this erasure had not purged before; the call's audit row is written when there are any.
+        """
         async with self.database.transaction() as tx:
             await tx.fetch("make_cursor", bank)
             await tx.fetch("hold", bank)
-            count = await destroy()
-            if count:
-                tx.changed(bank, count)
-        return count
+            fresh = await tx.fetch("note_purged", erasure_id, await destroy())
+            tx.changed(bank, len(fresh))
+        return len(fresh)
 
     async def live(self, bank: str, ids: Sequence[str]) -> set[str]:
         """Which of these memories are live now."""

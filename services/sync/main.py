@@ -37,7 +37,7 @@ class Config:
     service_token: str = setting("TEAMLORE_SERVICE_TOKEN", "")
     bank_creation: str = setting("BANK_CREATION", "writers", choices=("writers", "admin"))
     secrets_barrier: str = setting("TEAMLORE_SECRETS_BARRIER", "redact", choices=("redact", "reject", "off"))
-    pushes_per_minute: int = setting("TEAMLORE_PUSHES_PER_MINUTE", 6000)
+    pushes_per_minute: int = setting("TEAMLORE_PUSHES_PER_MINUTE", 6000, minimum=1, maximum=1_000_000)
     """A principal's budget of pushes, in calls a minute."""
 
 

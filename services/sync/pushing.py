@@ -12,6 +12,7 @@ from kit.sealing import Allocator, KeyMissing, KeyStore, Slot, seal, unseal
 from services.sync.records import Draft, Rejected
 
 TAKEN = "the id is taken"
+# Laptops know this answer by its words, and erase their copy: never change them.
 FORGOTTEN = "the id was forgotten in this bank; save it under a new id"
 METADATA_DIFFERS = "text unchanged; metadata updates are not accepted by push"
 

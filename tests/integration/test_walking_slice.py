@@ -8,7 +8,9 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 from teamlore.feed.v1 import feed_pb2
 from teamlore.sync.v1 import sync_pb2
+from teamlore_client import _sync as laptop
 
+from services.sync.pushing import FORGOTTEN
 from tests.integration.conftest import RunningStack
 
 
@@ -167,3 +169,18 @@ async def test_a_page_of_large_memories_stays_below_the_message_limit(stack: Run
             if not page_token:
                 break
         assert seen == digest.count > 60
+
+
+@pytest.mark.parametrize("erase", [False, True])
+async def test_a_forgotten_id_is_refused_in_the_words_that_laptops_know(
+    stack: RunningStack, erase: bool
+) -> None:
+    bank, sent = f"project:words-{erase}", record("Not for long.")
+    who = stack.credential(await stack.token("user:alice", ("project:*", "read write forget")))
+    async with stack.channel("sync") as channel:
+        sync, push = stack.sync(channel), sync_pb2.PushRequest(bank=bank, records=[sent])
+        await sync.Push(push, metadata=who)
+        await sync.Forget(sync_pb2.ForgetRequest(bank=bank, memory_ids=[sent.id], erase=erase), metadata=who)
+        (result,) = (await sync.Push(push, metadata=who)).results
+    assert (result.status, result.reason) == ("rejected", laptop.FORGOTTEN)
+    assert laptop.FORGOTTEN == FORGOTTEN

@@ -17,7 +17,8 @@ from teamlore_client._wire import Answer, Change, Team
 PULL_PAGE = 500
 ANSWERS = ("stored", "unchanged", "duplicate", "rejected")
 _LOST_PLACE = ("CURSOR_DIVERGED", "CURSOR_BEFORE_HORIZON", "CURSOR_INVALID")
-_FORGOTTEN = "the id was forgotten"  # how the server's reason begins when it refuses a forgotten id
+# The wire tells why a record was rejected in words alone, so these are part of it: the server has the same constant.
+FORGOTTEN = "the id was forgotten in this bank; save it under a new id"
 _SAMPLE = 3
 
 
@@ -162,7 +163,7 @@ class _Sync:
             self.done.pushed[each.status] += 1
             detail = each.duplicate_of if each.status == "duplicate" else each.reason
             recorded[each.id] = Pushed(each.status, "" if each.status in ("stored", "unchanged") else detail)
-            if each.status == "rejected" and each.reason.startswith(_FORGOTTEN):
+            if each.status == "rejected" and each.reason == FORGOTTEN:
                 forgotten.append(each.id)
         # Erased for the team while this laptop could not hear of it: its tombstone has been compacted away.
         _pull.erase(self.laptop, self.bank, dict.fromkeys(forgotten, 0), self.done.pulled)

@@ -8,6 +8,7 @@ from laptop import vector
 from teamlore_client._errors import Refused, TeamloreError
 from teamlore_client._memory import DIMENSION, Memory
 from teamlore_client._state import term
+from teamlore_client._sync import FORGOTTEN
 from teamlore_client._wire import (
     Answer,
     Batch,
@@ -134,7 +135,7 @@ class FakeTeam:
         if memory.id in self.judged:
             return self.judged[memory.id]
         if memory.id in self.graves or memory.id in self.compacted:
-            return Answer(memory.id, "rejected", "the id was forgotten in this bank; save it under a new id")
+            return Answer(memory.id, "rejected", FORGOTTEN)
         if memory.id in self.rows:
             return Answer(memory.id, "unchanged")
         self.write(memory, "user:bob")

@@ -1,26 +1,23 @@
 """The vector engine: Qdrant's gRPC wire over Qdrant's own engine, for one machine.
 
-Run it with `python -m services.index.engine.main`. Configuration, by environment:
-
-- TEAMLORE_LISTEN: host:port to listen on; port 0 takes a free one, named in the line `listening on`;
-- TEAMLORE_ENGINE_DIR: folder of the vectors; one process at a time has it.
-
-There is no authentication: listen on loopback only. SIGTERM ends it with exit code 0, all flushed.
+Run it with `python -m services.index.engine.main`. There is no authentication: listen on loopback only. SIGTERM ends
+it with exit code 0, all flushed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import uvloop
 from grpc_health.v1 import health, health_pb2_grpc
 
+from kit.config import load_or_exit, setting
 from services.index.engine.handlers import services
 from services.index.engine.shards import DirectoryInUse, Shards
 
@@ -32,6 +29,16 @@ _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),  # a port that is taken is an error, not a share of the calls
 )
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of the vector engine."""
+
+    listen: str = setting("TEAMLORE_LISTEN")
+    """host:port; port 0 takes a free one, named in the line `listening on`."""
+    folder: str = setting("TEAMLORE_ENGINE_DIR")
+    """Folder of the vectors; one process at a time has it."""
 
 
 async def serve(listen: str, folder: Path) -> None:
@@ -61,13 +68,13 @@ async def serve(listen: str, folder: Path) -> None:
 
 def main() -> int:
     """Run the engine; return the exit code."""
+    config = load_or_exit(Config)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
-    listen, folder = os.environ.get("TEAMLORE_LISTEN", ""), os.environ.get("TEAMLORE_ENGINE_DIR", "")
-    if ":" not in listen or not folder:
-        _log.error("set TEAMLORE_LISTEN to host:port and TEAMLORE_ENGINE_DIR to a folder")
+    if ":" not in config.listen:
+        _log.error("TEAMLORE_LISTEN must be host:port")
         return 1
     try:
-        uvloop.run(serve(listen, Path(folder)))
+        uvloop.run(serve(config.listen, Path(config.folder)))
     except (DirectoryInUse, RuntimeError) as error:
         _log.error("%s", error)
         return 1

@@ -42,9 +42,9 @@ class Parts:
         self._note("live")
         return self._live & set(ids)
 
-    async def erase(self, bank: str, destroy: Any) -> int:
+    async def erase(self, erasure_id: str, bank: str, destroy: Any) -> int:
         self._note("hold")
-        return int(await destroy())
+        return len(await destroy())
 
     async def exists(self) -> bool:
         return True
@@ -102,6 +102,6 @@ async def test_a_text_that_was_just_checked_is_not_embedded_twice_and_then_let_g
 async def test_an_erasure_waits_for_the_bank_then_for_the_files_and_spares_the_living() -> None:
     parts: Any = Parts([change("a")], live_later={"alive"})
     parts.points = {"a", "alive"}
-    assert await erase(parts, parts, InFlight(), BANK, ["a", "b", "alive"]) == 1
+    assert await erase(parts, parts, InFlight(), "erasure", BANK, ["a", "b", "alive"]) == 2
     assert parts.log[0] == ("hold",) and parts.log[-1] == ("delete", ["a", "b"], True)
     assert parts.points == {"alive"}
