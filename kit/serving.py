@@ -161,7 +161,8 @@ class Interceptor(grpc.aio.ServerInterceptor):
                     "FIELD_INVALID", f"{access.resource}: {refused[0].description}", violations=refused
                 )
             found = await self._built.resources[access.resource](str(getattr(request, access.resource)))
-            if found is not None and (caller.internal or caller.may(word, found)):
+            words = (word, *(_WORDS[number] for number in access.also))
+            if found is not None and (caller.internal or any(caller.may(each, found) for each in words)):
                 return
             raise Refusal("NOT_FOUND", "there is no such object, or you may not see it")
         elif rule == "pattern":

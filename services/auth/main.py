@@ -4,16 +4,15 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from teamlore.auth.v1 import auth_pb2_grpc
 
 from kit import audit
-from kit.config import load_or_exit, setting
+from kit.config import DATABASE_URL, LISTEN, load_or_exit, setting
 from kit.database import Database
 from kit.identity import AccessState, Authenticator, KeyCache
-from kit.sealing import KeyStore
+from kit.keystore import open_key_store
 from kit.serving import Built, Drain, run
 from services.auth.handlers import AccessHandlers, AuthHandlers
 from services.auth.keys import SEAL_NAME, make_key, open_ring
@@ -25,10 +24,10 @@ from services.auth.tokens import parse_service_hashes
 class Config:
     """Settings of the auth service."""
 
-    database_url: str = setting("DATABASE_URL")
+    database_url: str = setting("DATABASE_URL", form=DATABASE_URL)
     keystore: str = setting("TEAMLORE_KEYSTORE")
     """File of the key store, which seals the signing key."""
-    listen: str = setting("TEAMLORE_LISTEN", "0.0.0.0:8080")
+    listen: str = setting("TEAMLORE_LISTEN", "0.0.0.0:8080", form=LISTEN)
     service_token_hashes: str = setting("TEAMLORE_SERVICE_TOKEN_HASHES", "")
     """`sync=<sha256 hex of its token>,…`: the other services of this deployment."""
 
@@ -36,8 +35,8 @@ class Config:
 @contextlib.asynccontextmanager
 async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
     """Connects, makes the first signing key where there is none, and gives what is served."""
-    keystore = KeyStore(Path(config.keystore))
     database = await Database.connect(config.database_url, "auth", QUERIES)
+    keystore = await open_key_store(database, config.keystore, "auth")
     access = AccessState(database)
     try:
         store = Store(database)

@@ -3,21 +3,20 @@
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from teamlore.compliance.v1 import compliance_pb2_grpc
 
-from kit.config import load_or_exit, setting
+from kit.config import DATABASE_URL, LISTEN, TARGET, load_or_exit, setting
 from kit.database import Database
 from kit.dialing import AuthClient
 from kit.hints import Sender
 from kit.identity import AccessState, Authenticator, KeyCache
-from kit.sealing import KeyStore
+from kit.keystore import open_key_store
 from kit.serving import Built, Drain, run
 from services.compliance.erasures import Runner
 from services.compliance.handlers import ComplianceHandlers
 from services.compliance.neighbours import ParticipantClient
-from services.compliance.receipts import NO_INDEX, OUT_OF_SCOPE, Terms, signing_key
+from services.compliance.receipts import NO_INDEX, OUT_OF_SCOPE, Terms, open_signing_key
 from services.compliance.store import QUERIES, Store
 from services.compliance.sweeping import Sweep
 
@@ -26,15 +25,15 @@ from services.compliance.sweeping import Sweep
 class Config:
     """Settings of the compliance service."""
 
-    database_url: str = setting("DATABASE_URL")
+    database_url: str = setting("DATABASE_URL", form=DATABASE_URL)
     keystore: str = setting("TEAMLORE_KEYSTORE")
-    auth_target: str = setting("TEAMLORE_AUTH_TARGET")
+    auth_target: str = setting("TEAMLORE_AUTH_TARGET", form=TARGET)
     """host:port of auth."""
-    sync_target: str = setting("TEAMLORE_SYNC_TARGET")
+    sync_target: str = setting("TEAMLORE_SYNC_TARGET", form=TARGET)
     """host:port of sync, which destroys the keys."""
     service_token: str = setting("TEAMLORE_SERVICE_TOKEN")
-    listen: str = setting("TEAMLORE_LISTEN", "0.0.0.0:8080")
-    index_target: str = setting("TEAMLORE_INDEX_TARGET", "")
+    listen: str = setting("TEAMLORE_LISTEN", "0.0.0.0:8080", form=LISTEN)
+    index_target: str = setting("TEAMLORE_INDEX_TARGET", "", form=TARGET)
     """host:port of index, which purges the vectors; without it there are none, and receipts say so."""
     key_backup_days: int = setting("TEAMLORE_KEY_BACKUP_DAYS", 35, minimum=0, maximum=3650)
     """Days that a backup of the key store lives."""
@@ -43,8 +42,8 @@ class Config:
 @contextlib.asynccontextmanager
 async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
     """Connects to the database, the key store, auth and the participants, and gives what is served."""
-    keys = KeyStore(Path(config.keystore))
     database = await Database.connect(config.database_url, "compliance", QUERIES)
+    keys = await open_key_store(database, config.keystore, "compliance")
     access, auth = AccessState(database), AuthClient(config.auth_target)
     targets = {"sync": config.sync_target, "index": config.index_target}
     participants = {
@@ -53,7 +52,8 @@ async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
     scope = OUT_OF_SCOPE if config.index_target else (*OUT_OF_SCOPE, NO_INDEX)
     hints = Sender(config.database_url)
     store = Store(database, hints.committed)
-    key, terms = signing_key(keys.secret("compliance.receipts")), Terms(config.key_backup_days, scope)
+    terms = Terms(config.key_backup_days, scope)
+    key = open_signing_key(keys, await store.receipt_key())
     runner, sweep = Runner(store, participants, key, terms), Sweep(store, keys)
     try:
         await access.start()

@@ -4,17 +4,16 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from teamlore.feed.v1 import feed_pb2_grpc
 
 from kit import hints
-from kit.config import load_or_exit, setting
+from kit.config import DATABASE_URL, LISTEN, TARGET, load_or_exit, setting
 from kit.database import Database
 from kit.dialing import AuthClient
 from kit.errors import LOST
 from kit.identity import AccessState, Authenticator, KeyCache
-from kit.sealing import KeyStore
+from kit.keystore import open_key_store
 from kit.serving import Built, Drain, run
 from services.feed.cursors import CursorCodec
 from services.feed.handlers import FeedHandlers
@@ -26,11 +25,11 @@ from services.feed.store import QUERIES, Store
 class Config:
     """Settings of the feed service."""
 
-    database_url: str = setting("DATABASE_URL")
+    database_url: str = setting("DATABASE_URL", form=DATABASE_URL)
     keystore: str = setting("TEAMLORE_KEYSTORE")
-    auth_target: str = setting("TEAMLORE_AUTH_TARGET")
+    auth_target: str = setting("TEAMLORE_AUTH_TARGET", form=TARGET)
     """host:port of auth."""
-    listen: str = setting("TEAMLORE_LISTEN", "0.0.0.0:8080")
+    listen: str = setting("TEAMLORE_LISTEN", "0.0.0.0:8080", form=LISTEN)
 
 
 async def _poll(heads: Heads, drain: Drain) -> None:
@@ -44,8 +43,8 @@ async def _poll(heads: Heads, drain: Drain) -> None:
 @contextlib.asynccontextmanager
 async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
     """Connects to the database, the key store and auth, and gives what is served."""
-    keys = KeyStore(Path(config.keystore))
     database = await Database.connect(config.database_url, "feed", QUERIES, size=20)
+    keys = await open_key_store(database, config.keystore, "feed")
     access, auth = AccessState(database), AuthClient(config.auth_target)
     tasks: list[asyncio.Task[None]] = []
     try:

@@ -4,18 +4,17 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from teamlore.compliance.v1 import compliance_pb2_grpc
 from teamlore.index.v1 import index_pb2_grpc
 from teamlore_embedder import open_embedder
 
 from kit import hints
-from kit.config import load_or_exit, setting
+from kit.config import DATABASE_URL, HTTP_URL, LISTEN, TARGET, load_or_exit, setting
 from kit.database import Database
 from kit.dialing import AuthClient
 from kit.identity import AccessState, Authenticator, KeyCache
-from kit.sealing import KeyStore
+from kit.keystore import open_key_store
 from kit.serving import Built, Drain, run
 from services.index.embedding import Embedding
 from services.index.finding import Finder
@@ -30,13 +29,13 @@ from services.index.vectors import COLLECTION, Vectors
 class Config:
     """Settings of the index service."""
 
-    database_url: str = setting("DATABASE_URL")
+    database_url: str = setting("DATABASE_URL", form=DATABASE_URL)
     keystore: str = setting("TEAMLORE_KEYSTORE")
-    auth_target: str = setting("TEAMLORE_AUTH_TARGET")
+    auth_target: str = setting("TEAMLORE_AUTH_TARGET", form=TARGET)
     """host:port of auth."""
-    qdrant_url: str = setting("QDRANT_URL")
+    qdrant_url: str = setting("QDRANT_URL", form=HTTP_URL)
     """http://host:port of the gRPC port of Qdrant or of the vector engine."""
-    listen: str = setting("TEAMLORE_LISTEN", "0.0.0.0:8080")
+    listen: str = setting("TEAMLORE_LISTEN", "0.0.0.0:8080", form=LISTEN)
     embed_model: str = setting("EMBED_MODEL", "")
     """A path or a model's name; empty for the packaged model."""
     embed_threads: int = setting("TEAMLORE_EMBED_THREADS", 2, minimum=0, maximum=256)
@@ -47,8 +46,9 @@ class Config:
 async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
     """Opens the model, connects to the database, the key store, auth and the vectors, and gives what is served."""
     model = await asyncio.to_thread(open_embedder, config.embed_model, config.embed_threads)
-    keys, vectors, embedding = KeyStore(Path(config.keystore)), Vectors(config.qdrant_url), Embedding(model)
+    vectors, embedding = Vectors(config.qdrant_url), Embedding(model)
     database = await Database.connect(config.database_url, "index", QUERIES, size=20)
+    keys = await open_key_store(database, config.keystore, "index")
     access, auth = AccessState(database), AuthClient(config.auth_target)
     tasks: list[asyncio.Task[None]] = []
     try:

@@ -3,17 +3,17 @@
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from teamlore.compliance.v1 import compliance_pb2_grpc
 from teamlore.sync.v1 import sync_pb2_grpc
 
 from kit.barrier import Barrier
-from kit.config import load_or_exit, setting
+from kit.config import DATABASE_URL, LISTEN, TARGET, load_or_exit, setting
 from kit.database import Database
 from kit.dialing import AuthClient
 from kit.hints import Sender
 from kit.identity import AccessState, Authenticator, KeyCache
+from kit.keystore import open_key_store
 from kit.limits import RateLimit
 from kit.sealing import KeyStore
 from kit.serving import Built, Drain, run
@@ -27,12 +27,12 @@ from services.sync.store import QUERIES, Store
 class Config:
     """Settings of the sync service."""
 
-    database_url: str = setting("DATABASE_URL")
+    database_url: str = setting("DATABASE_URL", form=DATABASE_URL)
     keystore: str = setting("TEAMLORE_KEYSTORE")
-    auth_target: str = setting("TEAMLORE_AUTH_TARGET")
+    auth_target: str = setting("TEAMLORE_AUTH_TARGET", form=TARGET)
     """host:port of auth."""
-    listen: str = setting("TEAMLORE_LISTEN", "0.0.0.0:8080")
-    index_target: str = setting("TEAMLORE_INDEX_TARGET", "")
+    listen: str = setting("TEAMLORE_LISTEN", "0.0.0.0:8080", form=LISTEN)
+    index_target: str = setting("TEAMLORE_INDEX_TARGET", "", form=TARGET)
     """host:port of index; without it near-duplicates are not looked for."""
     service_token: str = setting("TEAMLORE_SERVICE_TOKEN", "")
     bank_creation: str = setting("BANK_CREATION", "writers", choices=("writers", "admin"))
@@ -44,9 +44,10 @@ class Config:
 @contextlib.asynccontextmanager
 async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
     """Connects to the database, the key store, auth and index, and gives what is served."""
-    # Two handles: one thread may erase while the loop seals.
-    keys, eraser = KeyStore(Path(config.keystore)), KeyStore(Path(config.keystore))
     database = await Database.connect(config.database_url, "sync", QUERIES, size=20)
+    # Two handles: one thread may erase while the loop seals.
+    keys = await open_key_store(database, config.keystore, "sync")
+    eraser = KeyStore(keys.path)
     access, auth = AccessState(database), AuthClient(config.auth_target)
     index, hints = IndexClient(config.index_target, config.service_token), Sender(config.database_url)
     try:

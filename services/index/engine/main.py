@@ -17,7 +17,7 @@ import grpc
 import uvloop
 from grpc_health.v1 import health, health_pb2_grpc
 
-from kit.config import load_or_exit, setting
+from kit.config import LISTEN, load_or_exit, setting
 from services.index.engine.handlers import services
 from services.index.engine.shards import DirectoryInUse, Shards
 
@@ -35,7 +35,7 @@ _OPTIONS = (
 class Config:
     """Settings of the vector engine."""
 
-    listen: str = setting("TEAMLORE_LISTEN")
+    listen: str = setting("TEAMLORE_LISTEN", form=LISTEN)
     """host:port; port 0 takes a free one, named in the line `listening on`."""
     folder: str = setting("TEAMLORE_ENGINE_DIR")
     """Folder of the vectors; one process at a time has it."""
@@ -70,9 +70,6 @@ def main() -> int:
     """Run the engine; return the exit code."""
     config = load_or_exit(Config)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
-    if ":" not in config.listen:
-        _log.error("TEAMLORE_LISTEN must be host:port")
-        return 1
     try:
         uvloop.run(serve(config.listen, Path(config.folder)))
     except (DirectoryInUse, RuntimeError) as error:

@@ -11,7 +11,7 @@ from kit import audit
 from kit.barrier import Barrier
 from kit.database import Database
 from kit.sealing import KeyStore
-from services.sync.pushing import FORGOTTEN, METADATA_DIFFERS, TAKEN, Answer, Pusher
+from services.sync.pushing import FORGOTTEN, METADATA_DIFFERS, TAKEN, UNREADABLE, Answer, Known, Pusher
 from services.sync.records import Draft, Rejected, judge
 from services.sync.store import QUERIES, Store
 
@@ -50,7 +50,7 @@ async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
     database = await Database.connect(database_url, "sync", QUERIES)
     heard: list[str] = []
     store, index = Store(database, heard.append), Index()
-    yield Bench(Pusher(store, KeyStore(tmp_path / "k.db"), index, True), store, index, heard)
+    yield Bench(Pusher(store, KeyStore(tmp_path / "k.db", make=True), index, True), store, index, heard)
     await database.close()
 
 
@@ -93,6 +93,36 @@ async def test_near_duplicates_are_named_and_a_silent_index_stores(bench: Bench)
     with audit.calling(audit.CallContext("memory.push", "user:alice", "t")):
         answers, skipped = await bench.pusher.push(BANK, "user:alice", [judge(record("bbbbbbbb"), BARRIER)])
     assert (answers[0].status, skipped) == ("stored", True)
+
+
+async def test_a_memory_whose_key_is_lost_stops_no_other_record(
+    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.push(record("aaaaaaaa"))
+    elsewhere = Pusher(bench.store, KeyStore(tmp_path / "other.db", make=True), bench.index, True)
+    bench.pusher = elsewhere
+    answers = await bench.push(record("aaaaaaaa"), record("bbbbbbbb", "other"))
+    assert [(a.status, a.reason) for a in answers] == [("rejected", UNREADABLE), ("stored", "")]
+    assert "ALARM" in caplog.text and "aaaaaaaa" in caplog.text
+
+
+async def test_one_that_is_erased_while_it_is_compared_was_forgotten(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.push(record("aaaaaaaa"))
+    real = bench.store.lookup
+
+    async def lookup(ids: Sequence[str]) -> Mapping[str, Known]:
+        found = await real(ids)
+        row = found["aaaaaaaa"].row
+        if row is not None:
+            with audit.calling(audit.CallContext("memory.forget", "user:alice", "t")):
+                await bench.store.erase(BANK, ["aaaaaaaa"], "user:alice", "op")
+            bench.pusher._keys.destroy([row.slot])
+        return found
+
+    monkeypatch.setattr(bench.store, "lookup", lookup)
+    assert [a.reason for a in await bench.push(record("aaaaaaaa"))] == [FORGOTTEN]
 
 
 def test_system_keys_and_secrets_are_dropped_and_the_hash_is_of_the_text_as_sent() -> None:

@@ -3,9 +3,11 @@
 isort:skip_file
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pb2 as _descriptor_pb2
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf.internal import extension_dict as _extension_dict
 import builtins as _builtins
@@ -72,6 +74,7 @@ class Access(_message.Message):
     PERMISSION_FIELD_NUMBER: _builtins.int
     AUDIT_FIELD_NUMBER: _builtins.int
     MUTATES_FIELD_NUMBER: _builtins.int
+    ALSO_FIELD_NUMBER: _builtins.int
     bank: _builtins.str
     """The caller holds `permission` on the bank that this request field names."""
     banks: _builtins.str
@@ -96,6 +99,10 @@ class Access(_message.Message):
     """The name of the audit row that the call writes."""
     mutates: _builtins.bool
     """True where the call changes state, and so leaves exactly one audit row in the same commit."""
+    @_builtins.property
+    def also(self) -> _containers.RepeatedScalarFieldContainer[Global___Permission.ValueType]:
+        """Permissions that do as well as `permission`; of the rule `resource` alone."""
+
     def __init__(
         self_,  # pyright: ignore[reportSelfClsParameterName]
         *,
@@ -110,10 +117,11 @@ class Access(_message.Message):
         permission: Global___Permission.ValueType = ...,
         audit: _builtins.str = ...,
         mutates: _builtins.bool = ...,
+        also: _abc.Iterable[Global___Permission.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["bank", b"bank", "banks", b"banks", "deployment", b"deployment", "internal", b"internal", "pattern", b"pattern", "public", b"public", "resource", b"resource", "rule", b"rule", "self", b"self"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["audit", b"audit", "bank", b"bank", "banks", b"banks", "deployment", b"deployment", "internal", b"internal", "mutates", b"mutates", "pattern", b"pattern", "permission", b"permission", "public", b"public", "resource", b"resource", "rule", b"rule", "self", b"self"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["also", b"also", "audit", b"audit", "bank", b"bank", "banks", b"banks", "deployment", b"deployment", "internal", b"internal", "mutates", b"mutates", "pattern", b"pattern", "permission", b"permission", "public", b"public", "resource", b"resource", "rule", b"rule", "self", b"self"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_rule: _TypeAlias = _typing.Literal["bank", "banks", "resource", "pattern", "self", "deployment", "internal", "public"]  # noqa: Y015
     _WhichOneofArgType_rule: _TypeAlias = _typing.Literal["rule", b"rule"]  # noqa: Y015

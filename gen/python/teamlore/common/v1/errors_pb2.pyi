@@ -68,6 +68,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The process is going away; call again and another one answers."""
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 22
     """A defect of the server; metadata carries the id under which it was logged."""
+    ERROR_REASON_KEY_MISSING: _ErrorReason.ValueType  # 23
+    """A memory's key should be in the key store and is not; metadata carries the memory's id. To call again does not help:
+    an operator has to act.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """ErrorReason is the reason in the google.rpc.ErrorInfo of every refusal (domain `teamlore.dev`), without its prefix."""
@@ -118,4 +122,8 @@ ERROR_REASON_DRAINING: ErrorReason.ValueType  # 21
 """The process is going away; call again and another one answers."""
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 22
 """A defect of the server; metadata carries the id under which it was logged."""
+ERROR_REASON_KEY_MISSING: ErrorReason.ValueType  # 23
+"""A memory's key should be in the key store and is not; metadata carries the memory's id. To call again does not help:
+an operator has to act.
+"""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
