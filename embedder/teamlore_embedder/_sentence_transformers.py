@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ class SentenceTransformersEmbedder:
 
     def __init__(self, name: str) -> None:
         """Load the model. Raises EmbedderUnavailable when the extra or the model is missing."""
+        os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # read when the hub's library is imported
         try:
             module = importlib.import_module("sentence_transformers")
         except ImportError as error:
