@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import signal
 import sys
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from services.index.engine.shards import DirectoryInUse, Shards
 _log = logging.getLogger("teamlore.engine")
 
 _DRAIN_SECONDS = 5.0
+#: Opening a collection maps a page of payload and a chunk of vectors anew, 32 MiB each.
+_COMFORT = 64 * 1024 * 1024
 _OPTIONS = (
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
     ("grpc.max_send_message_length", -1),
@@ -49,7 +52,14 @@ async def serve(listen: str, folder: Path) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if free < _COMFORT:  # said before: a mapped file that finds no room ends the process with SIGBUS, without a word
+        _log.warning(
+            "%d bytes are free for %s; with less than %d the start may end with SIGBUS", free, folder, _COMFORT
+        )
     shards = Shards(folder)
+    shards.sweep_what_was_not()
     try:
         server = grpc.aio.server(options=_OPTIONS)
         server.add_generic_rpc_handlers(services(shards))

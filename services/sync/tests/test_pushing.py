@@ -5,12 +5,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from teamlore.index.v1 import index_pb2
 from teamlore.sync.v1 import sync_pb2
 
 from kit import audit
 from kit.barrier import Barrier
 from kit.database import Database
 from kit.sealing import KeyStore
+from kit.validation import violations_of
+from services.sync.neighbours import LONGEST_ASKED, IndexClient, question
 from services.sync.pushing import FORGOTTEN, METADATA_DIFFERS, TAKEN, UNREADABLE, Answer, Known, Pusher
 from services.sync.records import Draft, Rejected, judge
 from services.sync.store import QUERIES, Store
@@ -153,3 +156,58 @@ def test_system_keys_and_secrets_are_dropped_and_the_hash_is_of_the_text_as_sent
 def test_a_bad_record_is_rejected_by_the_name_of_its_field(spoiled: sync_pb2.Record, named: str) -> None:
     found = judge(spoiled, BARRIER)
     assert isinstance(found, Rejected) and found.reason.startswith(named)
+
+
+SECRET = "api_key=abcdef "
+
+
+@pytest.mark.parametrize(
+    ("grown", "reason"),
+    [
+        (record("aaaaaaaa", SECRET * 3333), "text: must be at most 50000 characters, and has 116655 with"),
+        (record("aaaaaaaa", tags=["x" * 85 + " " + SECRET[:-1]]), "tags: must be at most 100 characters"),
+    ],
+)
+def test_what_a_redaction_makes_too_long_is_rejected_by_its_size(
+    grown: sync_pb2.Record, reason: str
+) -> None:
+    assert violations_of(grown) == []
+    found = judge(grown, BARRIER)
+    assert isinstance(found, Rejected) and found.reason.startswith(reason) and "abcdef" not in found.reason
+    assert isinstance(judge(grown, Barrier("off")), Draft)
+
+
+def drafts(*texts: str) -> list[Draft]:
+    return [Draft(f"draft-{number:03}", text, b"", "", None) for number, text in enumerate(texts)]
+
+
+def test_no_record_costs_its_push_the_near_duplicate_check() -> None:
+    odd = [" ", "x" * 60_000, "y" * 50_000, "\u3000\u00a0", "z " * LONGEST_ASKED, "plain  words\n"]
+    candidates, _ = question(drafts(*odd, " " * 60_000 + "padded", *["\U0001f642" * LONGEST_ASKED] * 90))
+    request = index_pb2.FindNearDuplicatesRequest(bank=BANK, candidates=candidates, threshold=0.95)
+    assert violations_of(request) == []
+    assert [candidate.text[:20] for candidate in candidates][:2] == ["plain words", "padded"]
+    widest, _ = question(drafts(*(chr(0x1F600 + n) * LONGEST_ASKED for n in range(100))))
+    request = index_pb2.FindNearDuplicatesRequest(bank=BANK, candidates=widest, threshold=0.95)
+    assert len(widest) == 100 and request.ByteSize() < 4 * 1024 * 1024
+
+
+async def test_equal_texts_of_one_push_are_one_whatever_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = IndexClient("127.0.0.1:1", "")
+    long = "w" * 60_000
+    found = await client.find(BANK, drafts(long, long + " ", "v" * 60_000), 0.95)
+    assert found == {"draft-001": "draft-000"}
+
+    class Stub:
+        def __init__(self, channel: object) -> None: ...
+
+        async def FindNearDuplicates(self, request: index_pb2.FindNearDuplicatesRequest, **_: object) -> object:
+            assert [candidate.id for candidate in request.candidates] == ["draft-000", "draft-002"]
+            return index_pb2.FindNearDuplicatesResponse(
+                results=[index_pb2.NearDuplicate(id="draft-000", duplicate_of="stored00")]
+            )
+
+    monkeypatch.setattr("services.sync.neighbours.index_pb2_grpc.IndexServiceStub", Stub)
+    found = await client.find(BANK, drafts("one", " one", "two", "two"), 0.95)
+    assert found == {"draft-000": "stored00", "draft-001": "stored00", "draft-003": "draft-002"}
+    await client.close()
