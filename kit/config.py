@@ -1,11 +1,14 @@
 """Settings come from the environment into frozen dataclasses; a process with a wrong one does not start."""
 
 import dataclasses
+import difflib
 import os
+import re
 import sys
 import types
 import typing
-from collections.abc import Mapping
+import urllib.parse
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -16,19 +19,68 @@ class ConfigError(Exception):
     """The environment is not usable; each line of the text names one variable and what is wrong with it."""
 
 
+def address(raw: str, *, least: int = 1) -> bool:
+    """Whether this is host:port, as `127.0.0.1:8080` or `[::1]:8080`, with a port from `least` to 65535."""
+    host, _, port = raw.rpartition(":")
+    return re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", host) is not None and _port(port, least)
+
+
+def _port(raw: str, least: int) -> bool:
+    return re.fullmatch("[0-9]{1,5}", raw) is not None and least <= int(raw) <= 65535
+
+
+def _http_url(raw: str) -> bool:
+    scheme, _, rest = raw.partition("://")
+    return scheme in ("http", "https") and address(rest.removesuffix("/"))
+
+
+def _database_url(raw: str) -> bool:
+    """What libpq takes: several hosts, none, or no port; the driver reads the rest."""
+    scheme, _, rest = raw.partition("://")
+    hosts = re.split("[/?]", rest, maxsplit=1)[0].rpartition("@")[2]
+    if scheme not in ("postgres", "postgresql") or re.search(r"\s", raw):
+        return False
+    try:
+        ports = urllib.parse.parse_qs(urllib.parse.urlsplit(f"x://h/?{rest.partition('?')[2]}").query).get(
+            "port", []
+        )
+    except ValueError:
+        return False
+    for host in hosts.split(","):
+        tail = host.rpartition("]")[2]
+        if ":" in tail:
+            ports.append(tail.rpartition(":")[2])
+    return all(_port(port, 1) for each in ports for port in each.split(","))
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """What a text setting must look like, and how that is said."""
+
+    words: str
+    fits: Callable[[str], bool]
+
+
+LISTEN = Form("host:port with a port from 0 to 65535", lambda raw: address(raw, least=0))
+TARGET = Form("host:port with a port from 1 to 65535", address)
+HTTP_URL = Form("http://host:port or https://host:port with a port from 1 to 65535", _http_url)
+DATABASE_URL = Form("postgresql://… with ports from 1 to 65535", _database_url)
+
+
 def setting(
     name: str,
     default: Any = dataclasses.MISSING,
     choices: tuple[str, ...] = (),
     *,
+    form: Form | None = None,
     minimum: float | None = None,
     maximum: float | None = None,
 ) -> Any:
     """Declares a field that is read from the environment variable `name`; without a default it must be set.
 
-    A number needs `minimum` and `maximum`, both of which it may be.
+    A number needs `minimum` and `maximum`, both of which it may be; an address or a URL needs its `form`.
     """
-    metadata = {"env": name, "choices": choices, "range": (minimum, maximum)}
+    metadata = {"env": name, "choices": choices, "form": form, "range": (minimum, maximum)}
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -63,11 +115,17 @@ def load(cls: type[T], environ: Mapping[str, str] | None = None) -> T:
             # Not a number is in no range.
             if not least <= values[field.name] <= most:
                 problems.append(f"{name} must be {_article(kind)} from {least} to {most}")
+        form = field.metadata["form"]
+        if form is not None and not form.fits(raw):
+            problems.append(f"{name} must be {form.words}")
         choices = field.metadata["choices"]
         if choices and raw not in choices:
             problems.append(f"{name} must be one of {', '.join(choices)}")
     unknown = sorted(name for name in env if name.startswith(OURS) and name not in known)
     problems += [f"{name} is not a setting of this process" for name in unknown]
+    problems += [
+        f"{name} is not a setting; did you mean {meant}?" for name, meant in _slips(env, known - env.keys())
+    ]
     if problems:
         raise ConfigError("\n".join(problems))
     return cls(**values)
@@ -80,6 +138,16 @@ def load_or_exit(cls: type[T]) -> T:
     except ConfigError as error:
         print(f"wrong configuration:\n{error}", file=sys.stderr)
         sys.exit(2)
+
+
+def _slips(env: Mapping[str, str], unset: set[str]) -> list[tuple[str, str]]:
+    """Variables that are all but spelled like a setting which is not set. Of those with our prefix none is unknown."""
+    found = []
+    for name in sorted(env):
+        close = difflib.get_close_matches(name, unset, 1, 0.9)
+        if close and name not in unset and not name.startswith(OURS):
+            found.append((name, close[0]))
+    return found
 
 
 def _kind(hint: Any) -> Any:

@@ -67,14 +67,18 @@ class Database:
     @classmethod
     async def connect(cls, dsn: str, service: str, queries: Path, size: int = 10) -> "Database":
         """Opens a pool as role `teamlore_<service>`. Raises OSError or asyncpg errors when it cannot."""
-        pool = await asyncpg.create_pool(
-            dsn,
-            min_size=1,
-            max_size=size,
-            timeout=10,
-            command_timeout=60,
-            server_settings={"role": f"teamlore_{service}", "application_name": f"teamlore-{service}"},
-        )
+        try:
+            pool = await asyncpg.create_pool(
+                dsn,
+                min_size=1,
+                max_size=size,
+                timeout=10,
+                command_timeout=60,
+                server_settings={"role": f"teamlore_{service}", "application_name": f"teamlore-{service}"},
+            )
+        except (OSError, ValueError, asyncpg.InterfaceError) as error:
+            why = str(error) or type(error).__name__
+            raise OSError(f"the database that DATABASE_URL names cannot be reached: {why}") from error
         if await pool.fetchval("show synchronous_commit") == "off":
             await pool.close()
             raise OSError("synchronous_commit is off: acknowledged writes could be lost; turn it on")

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 
-from kit.config import setting
+from kit.config import DATABASE_URL, LISTEN, TARGET, setting
 from kit.database import Database
 from kit.dialing import AuthClient
 from kit.identity import AccessState, Authenticator, KeyCache
+from kit.keystore import open_key_store
 from kit.sealing import KeyStore
 
 
@@ -18,10 +19,10 @@ from kit.sealing import KeyStore
 class Settings:
     """What every service is told."""
 
-    database_url: str = setting("DATABASE_URL")
+    database_url: str = setting("DATABASE_URL", form=DATABASE_URL)
     keystore: str = setting("TEAMLORE_KEYSTORE")
     """File of the key store."""
-    listen: str = setting("TEAMLORE_LISTEN", "0.0.0.0:8080")
+    listen: str = setting("TEAMLORE_LISTEN", "0.0.0.0:8080", form=LISTEN)
     calls_per_minute: int = setting("TEAMLORE_CALLS_PER_MINUTE", 6000, minimum=1, maximum=1_000_000)
     """A principal's budget of each method, in each process."""
     public_calls_per_minute: int = setting(
@@ -36,7 +37,7 @@ class Settings:
 class NeighbourSettings(Settings):
     """What every service but auth is told besides."""
 
-    auth_target: str = setting("TEAMLORE_AUTH_TARGET")
+    auth_target: str = setting("TEAMLORE_AUTH_TARGET", form=TARGET)
     """host:port of auth."""
 
 
@@ -67,10 +68,10 @@ class Foundation:
     ) -> AsyncIterator["Foundation"]:
         """Opens the key store and the database in the service's role, and follows the access state."""
         async with contextlib.AsyncExitStack() as ends:
-            keys = KeyStore(Path(settings.keystore))
-            ends.callback(keys.close)
             database = await Database.connect(settings.database_url, service, queries, connections)
             ends.push_async_callback(database.close)
+            keys = await open_key_store(database, settings.keystore, service)
+            ends.callback(keys.close)
             access = AccessState(database)
             ends.push_async_callback(access.stop)
             await access.start()

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import asyncpg
 
+from kit.config import DATABASE_URL
+
 SERVICES = ("sync", "auth", "compliance", "index", "entries", "capture")
 ROLES = tuple(f"teamlore_{name}" for name in ("auth", "sync", "feed", "compliance", "index"))
 _LOCK = 7_214_531
@@ -120,6 +122,8 @@ def main() -> None:
     dsn = os.environ.get("DATABASE_URL", "")
     if not dsn:
         sys.exit("DATABASE_URL is not set: give the address of the database to migrate")
+    if not DATABASE_URL.fits(dsn):
+        sys.exit(f"DATABASE_URL must be {DATABASE_URL.words}")
     root = Path(__file__).resolve().parent.parent / "services"
     try:
         done = asyncio.run(

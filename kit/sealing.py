@@ -3,9 +3,10 @@
 Keys stand in pages in a `KeyStore` outside of the database and its backups. To erase a memory is to zero its slot.
 """
 
+import logging
 import os
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +14,10 @@ import apsw
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from kit import telemetry
 from kit.errors import Refusal
 
+log = logging.getLogger("teamlore.sealing")
 KEY_BYTES = 32
 NONCE_BYTES = 12
 FIRST_PAGE, LARGEST_PAGE = 8, 128
@@ -36,37 +39,102 @@ class Slot:
     page: int
     index: int
 
+    @property
+    def start(self) -> int:
+        """Where its key begins within the page."""
+        return self.index * KEY_BYTES
+
+    @property
+    def end(self) -> int:
+        """Where its key ends within the page."""
+        return self.start + KEY_BYTES
+
+
+@dataclass(frozen=True)
+class Destruction:
+    """What `KeyStore.destroy` did: slots it zeroed now, and slots that it has no page of and never had dropped."""
+
+    zeroed: int
+    missing: tuple[Slot, ...]
+
+
+_SCHEMA = """
+create table if not exists pages (page integer primary key, bank text not null, author text not null,
+                                  keys blob not null, created_at real not null);
+create index if not exists pages_by_age on pages (created_at);
+create table if not exists secrets (name text primary key, value blob not null);
+create table if not exists identity (single integer primary key check (single = 1), id text not null);
+create table if not exists dropped (page integer primary key, dropped_at real not null);
+"""
+
 
 class KeyStore:
-    """Key pages and named secrets in one SQLite file. One durable write makes a page; zeroed slots leave no byte."""
+    """Key pages and named secrets in one SQLite file. One durable write makes a page; zeroed slots leave no byte.
 
-    def __init__(self, path: Path) -> None:
-        """Opens or makes the file (mode 0600). Raises Refusal KEYSTORE_UNAVAILABLE when it cannot."""
+    Services open it through `kit.keystore`, which sees to it that it is the one that goes with the database.
+    """
+
+    def __init__(self, path: Path, *, make: bool = False) -> None:
+        """Opens the file; only with `make` it is made (mode 0600) where it is missing or empty, in a folder that exists.
+
+        Raises Refusal KEYSTORE_UNAVAILABLE when it cannot, or when the file is no key store.
+        """
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-            self._db = apsw.Connection(str(path))
+            if make:
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
             self._db.set_busy_timeout(5000)
+            tables = {
+                name for (name,) in self._db.execute("select name from sqlite_master where type = 'table'")
+            }
+            if (tables and not {"pages", "secrets"} <= tables) or (not tables and not make):
+                raise Refusal("KEYSTORE_UNAVAILABLE", f"{path} is not a key store")
             for pragma in ("journal_mode=wal", "secure_delete=on", "synchronous=full"):
                 self._db.execute(f"pragma {pragma}").fetchall()
-            self._db.execute(
-                "create table if not exists pages (page integer primary key, bank text not null, author text not null,"
-                " keys blob not null, created_at real not null);"
-                "create index if not exists pages_by_age on pages (created_at);"
-                "create table if not exists secrets (name text primary key, value blob not null)"
-            )
+            with self._db:
+                self._db.execute(_SCHEMA)
+                if not tables:
+                    self._db.execute("insert or ignore into identity values (1, ?)", (os.urandom(16).hex(),))
+            self._place = _place(path)
         except (apsw.Error, OSError) as error:
-            raise Refusal("KEYSTORE_UNAVAILABLE", f"the key store cannot be opened: {error}") from error
+            raise Refusal(
+                "KEYSTORE_UNAVAILABLE", f"the key store {path} cannot be opened: {error}"
+            ) from error
+        self.path = path
         self._cache: dict[int, tuple[float, bytes]] = {}
 
     def close(self) -> None:
         """Closes the file."""
         self._db.close()
 
+    def identity(self) -> str:
+        """The random id that tells this key store from every other; empty for one of an older version."""
+        row = self._db.execute("select id from identity").fetchone()
+        return str(row[0]) if row else ""
+
+    def adopt(self, identity: str) -> None:
+        """Gives an identity to a key store that has none."""
+        self._db.execute("insert into identity values (1, ?)", (identity,))
+
+    def pages(self) -> Iterator[list[int]]:
+        """The ids of all pages, by the thousand."""
+        last = -1
+        after = "select page from pages where page > ? order by page limit 1000"
+        while rows := [page for (page,) in self._db.execute(after, (last,)) if isinstance(page, int)]:
+            yield rows
+            last = rows[-1]
+
+    def _check_place(self) -> None:
+        """Keys that are written to or destroyed in a file which no longer stands in its place would be elsewhere."""
+        if _place(self.path) != self._place:
+            log.critical("ALARM: the file of the key store was taken away or replaced; restart this process")
+            raise Refusal("KEYSTORE_UNAVAILABLE", "the file of the key store was taken away or replaced")
+
     def make_page(self, bank: str, author: str, slots: int) -> int:
         """Writes a page of `slots` fresh keys durably; gives its id."""
         page = int.from_bytes(os.urandom(8), "big") >> 2
         keys = os.urandom(KEY_BYTES * slots)
+        self._check_place()
         try:
             self._db.execute(
                 "insert into pages values (?, ?, ?, ?, ?)", (page, bank, author, keys, time.time())
@@ -80,6 +148,7 @@ class KeyStore:
         now = time.monotonic()
         held = self._cache.get(slot.page)
         if held is None or held[0] < now:
+            self._check_place()
             try:
                 row = self._db.execute("select keys from pages where page = ?", (slot.page,)).fetchone()
             except apsw.Error as error:
@@ -90,7 +159,7 @@ class KeyStore:
                 self._cache = {page: entry for page, entry in self._cache.items() if entry[0] >= now}
             held = (now + CACHE_SECONDS, row[0] if row else b"")
             self._cache[slot.page] = held
-        key = held[1][slot.index * KEY_BYTES : (slot.index + 1) * KEY_BYTES]
+        key = held[1][slot.start : slot.end]
         if len(key) != KEY_BYTES or key == _ZERO:
             raise KeyMissing(f"page {slot.page} slot {slot.index}")
         return key
@@ -103,29 +172,44 @@ class KeyStore:
             self._cache.pop(slot.page, None)
             return self.key(slot)
 
-    def destroy(self, slots: Iterable[Slot]) -> int:
-        """Zeroes slots and returns only when no byte of their keys is left in the file or its log; counts the zeroed.
+    def destroy(self, slots: Iterable[Slot]) -> Destruction:
+        """Zeroes slots and returns only when no byte of their keys is left in the file or its log.
 
-        Raises Refusal KEYSTORE_UNAVAILABLE when that cannot be had within 10 s; to call again is harmless.
+        A slot whose page is not here counts as destroyed only where the page was dropped on purpose; else it is named
+        as missing. Raises Refusal KEYSTORE_UNAVAILABLE when that cannot be had within 10 s; to call again is harmless.
         """
-        done = 0
+        zeroed, missing = 0, []
+        self._check_place()
         try:
             with self._db:
                 for slot in slots:
-                    row = self._db.execute("select keys from pages where page = ?", (slot.page,)).fetchone()
-                    if row is None:
-                        continue
-                    keys = bytearray(row[0])
-                    start = slot.index * KEY_BYTES
-                    if keys[start : start + KEY_BYTES] != _ZERO:
-                        keys[start : start + KEY_BYTES] = _ZERO
+                    keys = self._page_of(slot)
+                    if keys is None:
+                        missing.append(slot)
+                    elif keys[slot.start : slot.end] not in (_ZERO, b""):
+                        keys[slot.start : slot.end] = _ZERO
                         self._db.execute("update pages set keys = ? where page = ?", (bytes(keys), slot.page))
-                        done += 1
+                        zeroed += 1
                     self._cache.pop(slot.page, None)
             self._empty_log()
         except apsw.Error as error:
             raise Refusal("KEYSTORE_UNAVAILABLE", "the key store cannot be written", retry_after=1) from error
-        return done
+        return Destruction(zeroed, tuple(missing))
+
+    def not_found(self, slots: Iterable[Slot]) -> list[Slot]:
+        """Those slots that `destroy` would name as missing."""
+        try:
+            return [slot for slot in slots if self._page_of(slot) is None]
+        except apsw.Error as error:
+            raise Refusal("KEYSTORE_UNAVAILABLE", "the key store cannot be read", retry_after=1) from error
+
+    def _page_of(self, slot: Slot) -> bytearray | None:
+        """The keys of a slot's page, none for one that was dropped; None where the slot was never here."""
+        row = self._db.execute("select keys from pages where page = ?", (slot.page,)).fetchone()
+        if row is not None:
+            return bytearray(row[0]) if len(row[0]) >= slot.end else None
+        dropped = self._db.execute("select 1 from dropped where page = ?", (slot.page,)).fetchone()
+        return bytearray() if dropped else None
 
     def _empty_log(self) -> None:
         deadline = time.monotonic() + 10
@@ -149,27 +233,41 @@ class KeyStore:
         return [page for (page,) in rows if isinstance(page, int)]
 
     def drop_pages(self, pages: Collection[int]) -> None:
-        """Deletes those of these pages that are old, with every byte of their keys; to call again is harmless."""
+        """Deletes those of these pages that are old, with every byte of their keys, and remembers that it did."""
         limit = time.time() - UNUSED_SECONDS
-        drop = "delete from pages where page = ? and created_at < ?"
+        self._check_place()
         try:
             with self._db:
-                self._db.executemany(drop, [(page, limit) for page in pages])
+                for page in pages:
+                    self._db.execute("delete from pages where page = ? and created_at < ?", (page, limit))
+                    if self._db.changes():
+                        self._db.execute("insert or ignore into dropped values (?, ?)", (page, time.time()))
             self._empty_log()
         except apsw.Error as error:
             raise Refusal("KEYSTORE_UNAVAILABLE", "the key store cannot be written", retry_after=1) from error
 
-    def secret(self, name: str) -> bytes:
-        """A 32-byte secret of the deployment, made when first asked for."""
+    def secret(self, name: str, *, make: bool = True) -> bytes:
+        """A 32-byte secret of the deployment, made when first asked for. Raises KeyMissing where it may not be made."""
         try:
-            self._db.execute(
-                "insert into secrets values (?, ?) on conflict do nothing", (name, os.urandom(32))
-            )
+            if make:
+                self._db.execute(
+                    "insert into secrets values (?, ?) on conflict do nothing", (name, os.urandom(32))
+                )
             row = self._db.execute("select value from secrets where name = ?", (name,)).fetchone()
         except apsw.Error as error:
             raise Refusal("KEYSTORE_UNAVAILABLE", "the key store cannot be used", retry_after=1) from error
-        assert row is not None
+        if row is None:
+            raise KeyMissing(f"secret {name}")
         return bytes(row[0])
+
+
+def _place(path: Path) -> tuple[int, int] | None:
+    """Which file stands at a path; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 @dataclass
@@ -234,3 +332,24 @@ def open_rows(store: KeyStore, bank: str, rows: Sequence[tuple[str, Slot, bytes]
         except KeyMissing:
             result.append(None)
     return result
+
+
+def key_alarm(what: str, bank: str, slots: Sequence[tuple[str, Slot]]) -> Refusal:
+    """Raises the alarm that keys are not there, by ids alone; gives the refusal that names the first memory.
+
+    `what` says in which case; the name of a PRIVATE bank is its owner's and stays out of the log.
+    """
+    shown = "a private bank" if bank.startswith("private:") else f"bank {bank}"
+    telemetry.keys_missing.add(len(slots))
+    log.critical(
+        "ALARM: %s; %s, memories and key pages: %s",
+        what,
+        shown,
+        ", ".join(f"{memory_id} in {slot.page}" for memory_id, slot in slots[:100]),
+    )
+    memory_id = slots[0][0]
+    return Refusal(
+        "KEY_MISSING",
+        f"{what}: memory {memory_id}; an operator has to act, see the platform guide",
+        metadata={"memory_id": memory_id},
+    )

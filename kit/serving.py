@@ -207,7 +207,10 @@ class Interceptor(grpc.aio.ServerInterceptor):
             found = await self._built.resources[access.resource](str(getattr(request, access.resource)))
             seen.bank = found or ""
             facts = await state.facts(caller, found) if found is not None else None
-            if found is not None and (caller.internal or caller.may(word, found, facts)):
+            words = (word, *(_WORDS[number] for number in access.also))
+            if found is not None and (
+                caller.internal or any(caller.may(each, found, facts) for each in words)
+            ):
                 return
             raise Refusal("NOT_FOUND", "there is no such object, or you may not see it")
         if rule == "pattern":

@@ -15,6 +15,9 @@ tracer = trace.get_tracer("teamlore")
 calls = metrics.get_meter("teamlore").create_counter(
     "teamlore.calls", description="Calls by method and answer."
 )
+keys_missing = metrics.get_meter("teamlore").create_counter(
+    "teamlore.keys_missing", description="Alarms: memories whose key should be in the key store and is not."
+)
 
 
 class _JsonLines(logging.Formatter):

@@ -34,6 +34,8 @@ _SETTINGS = {
     "fsync": "on",
     "max_connections": "200",
     "shared_buffers": "128MB",
+    # The details of an error quote the row that was refused, and with it ids that may be names.
+    "log_error_verbosity": "terse",
 }
 _PASSING = ("pre-existing shared memory block", "shared memory block (key", 'lock file "postmaster.pid"')
 _PORT_TAKEN = "Address already in use"

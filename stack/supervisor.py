@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -186,6 +187,9 @@ class Supervisor:
         code = await kept.process.wait()
         _signal_all(kept, signal.SIGKILL)
         how = f"exited with {code}" if code >= 0 else f"was ended by {_signal_name(-code)}"
+        if code == -signal.SIGBUS:  # writing to a mapped file that the disk has no room for
+            free = shutil.disk_usage(child.log_path.parent).free
+            how += f"; the disk may be full: {free} bytes are free below {child.log_path.parent}"
         return f"{how} ({kept.log_line()})"
 
     async def _until_ready(self, kept: _Kept) -> None:

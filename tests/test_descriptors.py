@@ -33,6 +33,7 @@ def test_every_method_says_who_may_call_it(method: MethodDescriptor) -> None:
     assert access.audit
     if rule in ("bank", "banks", "resource", "deployment"):
         assert access.permission != access_pb2.PERMISSION_UNSPECIFIED
+    assert not access.also or rule == "resource"
     if rule in ("bank", "banks", "resource", "pattern"):
         descriptor = method.input_type
         for part in getattr(access, rule).split("."):

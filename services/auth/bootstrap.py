@@ -10,7 +10,7 @@ import asyncpg
 
 from kit import audit
 from kit.access import PERMISSIONS, Grant
-from kit.config import load_or_exit, setting
+from kit.config import DATABASE_URL, load_or_exit, setting
 from kit.database import Database
 from services.auth.store import QUERIES, Store
 from services.auth.tokens import make_token
@@ -20,7 +20,7 @@ from services.auth.tokens import make_token
 class Config:
     """Settings of the bootstrap."""
 
-    database_url: str = setting("DATABASE_URL")
+    database_url: str = setting("DATABASE_URL", form=DATABASE_URL)
 
 
 async def bootstrap(dsn: str, principal: str) -> str | None:
@@ -48,7 +48,7 @@ def main() -> None:
     try:
         secret = asyncio.run(bootstrap(config.database_url, arguments.principal))
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        sys.exit(f"cannot reach the database that DATABASE_URL names: {error}")
+        sys.exit(f"no admin was made: {error}")
     if secret is None:
         print("an admin token exists already; create further tokens with CreateToken", file=sys.stderr)
         sys.exit(3)

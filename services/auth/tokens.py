@@ -177,7 +177,7 @@ def unknown_token() -> Refusal:
 
 
 def parse_service_hashes(text: str) -> dict[bytes, str]:
-    """Reads `sync=<sha256 hex>,feed=…` into hash → service name. Raises RuntimeError for another form."""
+    """Reads `sync=<sha256 hex>,feed=…`, each service once, into hash → service name. Raises RuntimeError for other text."""
     result: dict[bytes, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, separator, digest = part.partition("=")
@@ -185,5 +185,9 @@ def parse_service_hashes(text: str) -> dict[bytes, str]:
             raise RuntimeError(
                 "TEAMLORE_SERVICE_TOKEN_HASHES must be name=<64 hex digits>, separated by commas"
             )
+        if name not in SERVICE_NAMES:
+            raise RuntimeError(f"TEAMLORE_SERVICE_TOKEN_HASHES names {name}, which is no service")
+        if name in result.values() or bytes.fromhex(digest) in result:
+            raise RuntimeError(f"TEAMLORE_SERVICE_TOKEN_HASHES has the name or the hash of {name} twice")
         result[bytes.fromhex(digest)] = name
     return result

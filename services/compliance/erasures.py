@@ -71,6 +71,10 @@ class Erasure:
     mirrors: tuple[Mirror, ...]
     receipt: Receipt | None
     read_at: datetime
+    stopped: bool = False
+    """Whether a hold keeps its keys from being destroyed."""
+    keys_not_found: tuple[str, ...] = ()
+    """Ids whose keys were given up by an operator."""
 
     @property
     def confirmed(self) -> tuple[str, ...]:
@@ -97,7 +101,7 @@ def facts_of(erasure: Erasure) -> Facts:
     return Facts(
         erasure.erasure_id, erasure.bank, erasure.memory_ids, erasure.requested_at, erasure.hidden_at,
         erasure.keys_destroyed_at, erasure.index_purged_at, erasure.read_at, erasure.through_seq,
-        erasure.confirmed, erasure.unconfirmed,
+        erasure.confirmed, erasure.unconfirmed, erasure.keys_not_found,
     )  # fmt: skip
 
 
@@ -133,6 +137,10 @@ class ErasureStore(Protocol):
 
     async def memory_ids(self, erasure_id: str) -> Sequence[str]:
         """The ids it erases."""
+        ...
+
+    async def begin(self, pending: Open) -> bool:
+        """Passes the point of no return; false where that was passed. Raises BANK_HELD while a hold stops it."""
         ...
 
     async def advance(self, pending: Open, to_state: str) -> bool:
@@ -220,6 +228,10 @@ class Runner:
             item = Open(item.erasure_id, item.bank, stage.to_state)
 
     async def _step(self, item: Open, stage: Stage) -> bool:
+        if item.state == "hidden":
+            # Sync destroys no key before this is committed, and no hold can come between.
+            with calling(CallContext("erasure.keys_begun", SELF, SELF)):
+                await self._store.begin(item)
         participant = self._participants.get(stage.participant)
         if participant is not None:
             for ids in chunks(await self._store.memory_ids(item.erasure_id)):
@@ -245,5 +257,8 @@ def _complain(what: str, error: Exception) -> bool:
     if refusal is None:
         log.error("%s: a defect", what, exc_info=error)
         return False
-    log.warning("%s: %s", what, refusal.reason)
+    # A hold is somebody's will and may last for years.
+    log.log(
+        logging.DEBUG if refusal.reason == "BANK_HELD" else logging.WARNING, "%s: %s", what, refusal.reason
+    )
     return refusal.rule.http >= 503

@@ -29,10 +29,14 @@ class ComplianceHandlers(compliance_pb2_grpc.ComplianceServiceServicer):
                 review_at = request.review_at.ToDatetime(tzinfo=UTC)
             except (ValueError, OverflowError) as error:
                 raise field_invalid("review_at", "must be a time between the years 1 and 9999") from error
-        hold = await self._store.place_hold(
+        placed = await self._store.place_hold(
             request.bank, uuid.uuid4().hex, request.matter, caller().principal, review_at
         )
-        return compliance_pb2.PlaceHoldResponse(hold=_hold(hold))
+        return compliance_pb2.PlaceHoldResponse(
+            hold=_hold(placed.hold),
+            stopped_erasures=placed.stopped,
+            unstoppable_erasures=placed.unstoppable,
+        )
 
     async def LiftHold(
         self, request: compliance_pb2.LiftHoldRequest, context: Any
@@ -107,4 +111,5 @@ def _erasure(erasure: Erasure) -> compliance_pb2.Erasure:
         confirmed_devices=erasure.confirmed,
         unconfirmed_devices=erasure.unconfirmed,
         receipt=receipt,
+        stopped_by_hold=erasure.stopped,
     )

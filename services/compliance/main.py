@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 from teamlore.compliance.v1 import compliance_pb2_grpc as grpc_
 
-from kit.config import load_or_exit, setting
+from kit.config import TARGET, load_or_exit, setting
 from kit.foundation import Foundation, NeighbourSettings
 from kit.hints import Sender
 from kit.serving import Built, run
 from services.compliance.erasures import Runner
 from services.compliance.handlers import ComplianceHandlers
 from services.compliance.neighbours import ParticipantClient
-from services.compliance.receipts import NO_INDEX, OUT_OF_SCOPE, Terms, signing_key
+from services.compliance.receipts import NO_INDEX, OUT_OF_SCOPE, Terms, open_signing_key
 from services.compliance.store import QUERIES, Store
 from services.compliance.sweeping import Sweep
 
@@ -20,10 +20,10 @@ from services.compliance.sweeping import Sweep
 class Config(NeighbourSettings):
     """Settings of the compliance service."""
 
-    sync_target: str = setting("TEAMLORE_SYNC_TARGET")
+    sync_target: str = setting("TEAMLORE_SYNC_TARGET", form=TARGET)
     """host:port of sync, which destroys the keys."""
     service_token: str = setting("TEAMLORE_SERVICE_TOKEN")
-    index_target: str = setting("TEAMLORE_INDEX_TARGET", "")
+    index_target: str = setting("TEAMLORE_INDEX_TARGET", "", form=TARGET)
     """host:port of index, which purges the vectors; without it there are none, and receipts say so."""
     key_backup_days: int = setting("TEAMLORE_KEY_BACKUP_DAYS", 35, minimum=0, maximum=3650)
     """Days that a backup of the key store lives."""
@@ -41,7 +41,7 @@ async def build(config: Config, base: Foundation) -> Built:
     hints = Sender(config.database_url)
     base.at_end(hints.stop)
     store = Store(base.database, hints.committed)
-    signer = signing_key(base.keys.secret("compliance.receipts"))
+    signer = open_signing_key(base.keys, await store.receipt_key())
     runner = Runner(store, participants, signer, Terms(config.key_backup_days, scope))
     runner.start()
     base.at_end(runner.stop)

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from kit.sealing import KeyMissing, KeyStore
+
 OUT_OF_SCOPE = (
     "A copy that a person or a program made of a text before its erasure is not covered.",
     "An agent's own transcripts and logs on a device are not covered.",
@@ -32,6 +34,8 @@ class Facts:
     through_seq: int
     confirmed: tuple[str, ...]
     unconfirmed: tuple[str, ...]
+    keys_not_found: tuple[str, ...] = ()
+    """Ids whose keys were in no key store and were given up by an operator; no destruction of them is claimed."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ def statement(facts: Facts, terms: Terms) -> bytes:
     words = {
         "erasure_id": facts.erasure_id,
         "bank": facts.bank,
+        "keys_not_found": sorted(facts.keys_not_found),
         "memory_count": len(facts.memory_ids),
         "memory_ids": sorted(facts.memory_ids),
         "requested_at": _time(facts.requested_at),
@@ -77,6 +82,17 @@ def statement(facts: Facts, terms: Terms) -> bytes:
 def signing_key(secret: bytes) -> Ed25519PrivateKey:
     """The key that signs, from a secret of the deployment (32 bytes)."""
     return Ed25519PrivateKey.from_private_bytes(secret)
+
+
+def open_signing_key(keys: KeyStore, signed_by: bytes | None) -> Ed25519PrivateKey:
+    """The key that signs: never another than that of the receipts there are, whose raw public key is `signed_by`.
+
+    Raises KeyMissing where the key store has no such key.
+    """
+    key = signing_key(keys.secret("compliance.receipts", make=signed_by is None))
+    if signed_by not in (None, key.public_key().public_bytes_raw()):
+        raise KeyMissing("secret compliance.receipts")
+    return key
 
 
 def sign(key: Ed25519PrivateKey, words: bytes) -> Receipt:

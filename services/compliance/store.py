@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from kit.database import Database
+from kit.sealing import Slot
 from services.compliance.erasures import Erasure, Mirror, Open
 from services.compliance.receipts import Receipt
 
@@ -25,6 +26,15 @@ class Hold:
     lifted_at: datetime | None
 
 
+@dataclass(frozen=True)
+class Placed:
+    """A hold as it was placed, with the erasures under way that it stops and those that it comes too late for."""
+
+    hold: Hold
+    stopped: tuple[str, ...]
+    unstoppable: tuple[str, ...]
+
+
 class Store:
     """Reads and writes holds and erasures. `committed` is told the bank after each commit that moved its head."""
 
@@ -34,12 +44,16 @@ class Store:
 
     async def place_hold(
         self, bank: str, hold_id: str, matter: str, officer: str, review_at: datetime | None
-    ) -> Hold:
+    ) -> Placed:
         """Places a hold. Raises Refusal INVALID_SCOPE through the driver for a bank id without a layer."""
         async with self._database.transaction() as tx:
             placed_at = await tx.value("place_hold", bank, hold_id, matter, officer, review_at)
+            # Under the head lock still, so that no destruction can begin between this answer and the commit.
+            rows = await tx.fetch("under_way", bank)
             tx.changed(bank, 1)
-        return Hold(hold_id, bank, matter, officer, placed_at, review_at, None)
+        hold = Hold(hold_id, bank, matter, officer, placed_at, review_at, None)
+        stopped = tuple(row["erasure_id"] for row in rows if not row["begun"])
+        return Placed(hold, stopped, tuple(row["erasure_id"] for row in rows if row["begun"]))
 
     async def lift_hold(self, bank: str, hold_id: str, officer: str) -> bool:
         """Lifts a hold; false where the bank has no such hold that binds."""
@@ -87,7 +101,49 @@ class Store:
             row["erasure_id"], row["bank"], row["state"], tuple(row["memory_ids"]), row["requested_at"],
             row["hidden_at"], row["keys_destroyed_at"], row["index_purged_at"], row["server_done_at"], row["through_seq"],
             tuple(Mirror(*pair) for pair in zip(row["devices"], row["acked"], strict=True)), receipt, row["read_at"],
+            row["stopped"], tuple(row["keys_not_found"]),
         )  # fmt: skip
+
+    async def begin(self, pending: Open) -> bool:
+        """Passes the point of no return; false where that was passed. Raises Refusal BANK_HELD through the driver."""
+        async with self._database.transaction() as tx:
+            begun = bool(await tx.value("begin_key_destruction", pending.erasure_id))
+            tx.changed(pending.bank, int(begun))
+        return begun
+
+    async def receipt_key(self) -> bytes | None:
+        """The raw public key of the receipts there are; None while there are none."""
+        key = await self._database.value("receipt_key")
+        return None if key is None else bytes(key)
+
+    async def live(self, bank: str, after: str) -> list[tuple[str, Slot, bytes]]:
+        """One page of a bank's live memories after an id: id, slot and sealed content."""
+        rows = await self._database.fetch("live", bank, after)
+        return [(row["id"], Slot(row["key_page"], row["key_slot"]), row["sealed"]) for row in rows]
+
+    async def open_keys(self, bank: str, after: str) -> list[tuple[str, Slot]]:
+        """One page of the keys of a bank that are still to be destroyed, after an id."""
+        rows = await self._database.fetch("open_keys", bank, after)
+        return [(row["id"], Slot(row["key_page"], row["key_slot"])) for row in rows]
+
+    async def bury(self, bank: str, ids: Sequence[str], officer: str, erasure_id: str) -> int:
+        """Erases memories whose keys cannot be found, in one commit; counts them. Raises Refusal BANK_HELD as `erase`."""
+        async with self._database.transaction() as tx:
+            row = await tx.row("erase", bank, list(ids), officer, erasure_id)
+            assert row is not None
+            if row["erased"]:
+                await tx.value("write_off_keys", bank, list(ids))
+            tx.changed(bank, row["erased"])
+        if row["erased"]:
+            self._committed(bank)
+        return int(row["erased"])
+
+    async def write_off(self, bank: str, ids: Sequence[str]) -> int:
+        """Gives up keys of erased memories; counts them. Raises Refusal BANK_HELD through the driver."""
+        async with self._database.transaction() as tx:
+            count = int(await tx.value("write_off_keys", bank, list(ids)))
+            tx.changed(bank, count)
+        return count
 
     async def advance(self, pending: Open, to_state: str) -> bool:
         """Moves an erasure on from the state in `pending`; false where it has left that or keys still stand."""

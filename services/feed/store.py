@@ -1,6 +1,6 @@
 """What feed reads: the granted views of schema `memory`."""
 
-import logging
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from kit.database import Database
-from kit.errors import Refusal
-from kit.sealing import KeyStore, Slot, open_rows
+from kit.sealing import KeyStore, Slot, key_alarm, open_rows
 from services.feed.cursors import Cursor, History
 
 QUERIES = Path(__file__).with_name("queries.sql")
-log = logging.getLogger("teamlore.feed")
 
 
 @dataclass(frozen=True)
@@ -91,20 +89,24 @@ class Store:
         rows = await self._database.fetch("page", bank, after.seq, limit)
         if not rows:
             return Page((), after.seq, after.nonce, False)
-        kept = _within(rows, max_bytes)
+        kept, steps = await self._open(bank, _within(rows, max_bytes))
         last = kept[-1]
-        return Page(await self._open(bank, kept), last["seq"], last["nonce"], last["seq"] < last["head"])
+        return Page(steps, last["seq"], last["nonce"], last["seq"] < last["head"])
 
     async def live(
         self, bank: str, after_id: str, limit: int, max_bytes: int
     ) -> tuple[tuple[Step, ...], str]:
         """One page of live memories by id, cut after `max_bytes`, and the id to go on from (empty at the end)."""
         rows = await self._database.fetch("live", bank, after_id, limit)
-        kept = _within(rows, max_bytes)
+        kept, steps = await self._open(bank, _within(rows, max_bytes))
         more = len(rows) == limit or len(kept) < len(rows)
-        return await self._open(bank, kept), kept[-1]["memory_id"] if more else ""
+        return steps, kept[-1]["memory_id"] if more else ""
 
-    async def _open(self, bank: str, rows: Sequence[Any]) -> tuple[Step, ...]:
+    async def _open(self, bank: str, rows: Sequence[Any]) -> tuple[Sequence[Any], tuple[Step, ...]]:
+        """The rows before the first live one without a key, and their steps. Raises KEY_MISSING where none comes before.
+
+        So a reader gets all there is up to that memory, and goes no further until an operator has acted.
+        """
         sealed = [row for row in rows if row["sealed"] is not None]
         opened = open_rows(
             self._keys,
@@ -114,7 +116,8 @@ class Store:
         content = {row["seq"]: plain for row, plain in zip(sealed, opened, strict=True)}
         missing = [row for row in sealed if content[row["seq"]] is None]
         if missing:
-            await self._alarm_if_live(bank, missing)
+            lost = await self._alarm_if_live(bank, rows[0]["seq"], missing)
+            rows = list(itertools.takewhile(lambda row: row["seq"] not in lost, rows))
         steps = []
         for row in rows:
             plain = content.get(row["seq"])
@@ -122,19 +125,24 @@ class Store:
                 steps.append(Step(row["seq"], row["memory_id"], row["changed_at"], _memory(row, plain)))
             elif row["kind"] in ("forget", "erase"):
                 steps.append(Step(row["seq"], row["memory_id"], row["changed_at"], None))
-        return tuple(steps)
+        return rows, tuple(steps)
 
-    async def _alarm_if_live(self, bank: str, rows: Sequence[Any]) -> None:
-        """A row without a key was erased meanwhile, and its tombstone is still to come; if not, that is an alarm."""
+    async def _alarm_if_live(self, bank: str, first: int, rows: Sequence[Any]) -> set[int]:
+        """A row without a key was erased meanwhile, and its tombstone is still to come; if not, that is an alarm.
+
+        The seqs of the latter. Raises KEY_MISSING where `first`, with which the page begins, is one.
+        """
         still = await self._database.fetch(
             "still_live", bank, [row["memory_id"] for row in rows], [row["seq"] for row in rows]
         )
-        if still:
-            log.critical(
-                "ALARM: %d live memories have no key; the key store is not the one of this database",
-                len(still),
-            )
-            raise Refusal("KEYSTORE_UNAVAILABLE", "a live memory cannot be opened", retry_after=5)
+        live = {row["id"] for row in still}
+        lost = [row for row in rows if row["memory_id"] in live]
+        if lost:
+            slots = [(row["memory_id"], Slot(row["key_page"], row["key_slot"])) for row in lost]
+            refusal = key_alarm("a live memory has no key", bank, slots)
+            if lost[0]["seq"] == first:
+                raise refusal
+        return {row["seq"] for row in lost}
 
     async def heads_of(self, banks: Sequence[str]) -> dict[str, int]:
         """The heads of banks."""

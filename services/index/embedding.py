@@ -1,25 +1,117 @@
-"""The model: one of it, in one worker thread, so that the loop goes on serving."""
+"""The model: one of it, in one worker thread, which takes small pieces of the most urgent work that still has a taker."""
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from enum import IntEnum
 
 from teamlore_embedder import Embedder
 
-from services.index.following import Vector
+from kit.errors import Refusal
+from kit.texts import normalised
+from services.index.following import SEEN_CHARACTERS, Seen
+
+
+class Urgency(IntEnum):
+    """Who waits for a vector; the lesser goes first, and of equals each gets a piece in turn."""
+
+    QUERY = 0
+    """A person or an agent that asks."""
+    CHECK = 1
+    """A push, which stores without the answer when that takes too long."""
+    FOLLOW = 2
+    """The follower, for which nobody waits."""
+
+
+MOST_WAITING = {Urgency.QUERY: 200, Urgency.CHECK: 1000, Urgency.FOLLOW: 1000}
+"""Texts that may wait; what comes on top would be answered too late to be of use."""
+_COME_BACK = {Urgency.QUERY: 1.0, Urgency.CHECK: 5.0, Urgency.FOLLOW: 5.0}
+PIECE_TEXTS, PIECE_CHARACTERS = 8, 2600
+"""What runs at once, and so what a query waits for at most: a tenth of a second or two."""
+
+
+class _Job:
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.texts = [normalised(text) for text in texts]
+        self.done: asyncio.Future[list[Seen]] = asyncio.get_running_loop().create_future()
+        # The model pads all texts of a run to the longest.
+        self.left = deque(sorted(range(len(texts)), key=lambda position: len(self.texts[position])))
+        self._rows: dict[int, Seen] = {}
+
+    def take(self) -> list[int]:
+        """The positions of the next piece."""
+        piece: list[int] = []
+        while self.left and len(piece) < PIECE_TEXTS:
+            longest = min(len(self.texts[self.left[0]]), SEEN_CHARACTERS)
+            if piece and (len(piece) + 1) * longest > PIECE_CHARACTERS:
+                break
+            piece.append(self.left.popleft())
+        return piece
+
+    def put(self, piece: Sequence[int], rows: Sequence[Seen]) -> None:
+        """Notes the vectors of a piece; with the last one the job is done."""
+        self._rows.update(zip(piece, rows, strict=True))
+        if len(self._rows) == len(self.texts) and not self.done.done():
+            self.done.set_result([self._rows[position] for position in range(len(self.texts))])
 
 
 class Embedding:
-    """Embeds batches one after the other."""
+    """Embeds texts as they are written, blanks and Unicode forms aside."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
         self._worker = ThreadPoolExecutor(1, "embedder")
+        self._queues: dict[Urgency, deque[_Job]] = {urgency: deque() for urgency in Urgency}
+        self._running: asyncio.Task[None] | None = None
 
     def close(self) -> None:
-        """Lets the batch that runs end by itself; those that wait are cancelled."""
+        """Lets the piece that runs end by itself; whoever waits is cancelled."""
+        if self._running is not None:
+            self._running.cancel()
+        for queue in self._queues.values():
+            for job in queue:
+                job.done.cancel()
         self._worker.shutdown(wait=False, cancel_futures=True)
 
-    async def embed(self, texts: Sequence[str]) -> Vector:
-        """One unit row a text."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, self._embedder.embed, texts)
+    async def embed(self, texts: Sequence[str], urgency: Urgency) -> list[Seen]:
+        """A vector a text. Work whose caller went away is dropped. Raises Refusal RATE_LIMITED."""
+        if not texts:
+            return []
+        queue = self._queues[urgency]
+        if sum(len(job.left) for job in queue) + len(texts) > MOST_WAITING[urgency]:
+            raise Refusal(
+                "RATE_LIMITED",
+                "more texts wait for the model than it can work off in time",
+                retry_after=_COME_BACK[urgency],
+            )
+        job = _Job(texts)
+        queue.append(job)
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._work())
+        try:
+            return await job.done
+        finally:
+            if job in queue:
+                queue.remove(job)
+
+    async def _work(self) -> None:
+        while (queue := next((queue for queue in self._queues.values() if queue), None)) is not None:
+            job = queue.popleft()
+            piece = job.take()
+            if job.left:
+                queue.append(job)
+            texts = [job.texts[position] for position in piece]
+            try:
+                rows = await asyncio.get_running_loop().run_in_executor(self._worker, self._run, texts)
+            except Exception as error:
+                if job in queue:
+                    queue.remove(job)
+                if not job.done.done():
+                    job.done.set_exception(error)
+            else:
+                job.put(piece, rows)
+
+    def _run(self, texts: list[str]) -> list[Seen]:
+        rows, whole = self._embedder.embed(texts), self._embedder.seen_whole(texts)
+        return [Seen(row, one) for row, one in zip(rows, whole, strict=True)]

@@ -10,11 +10,24 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from kit.texts import normalised
+
 Vector = npt.NDArray[np.float32]
 """One unit vector, or a matrix whose rows are unit vectors."""
 
 LANES = ("synced", "capture", "entry")
 """How a memory came in, the least reviewed first."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the model made of a text, and whether it saw all of it."""
+
+    vector: Vector
+    whole: bool
+    """False where different texts may have this very vector, so that it makes nothing a near-duplicate."""
+
+
 ROUNDING = 1e-5
 """What float32 may take from the cosine of two equal texts, so that a threshold of 1 can be reached."""
 
@@ -64,10 +77,24 @@ def plan(changes: Iterable[Change]) -> Plan:
     return Plan(tuple(index.values()), tuple(delete))
 
 
+SEEN_CHARACTERS = 1300
+"""About what 256 tokens hold: a longer text takes the model no longer."""
+
+
+def affordable(changes: tuple[Change, ...], characters: int) -> tuple[Change, ...]:
+    """The first of these changes that together cost the model so many characters; at least one of them."""
+    spent = 0
+    for count, change in enumerate(changes):
+        spent += min(len(change.text or ""), SEEN_CHARACTERS)
+        if count and spent > characters:
+            return changes[:count]
+    return changes
+
+
 @dataclass(frozen=True)
 class _Held:
     mark: bytes
-    vector: Vector
+    seen: Seen
     until: float
 
 
@@ -75,7 +102,7 @@ class InFlight:
     """Vectors of texts that were just checked and may not be indexed yet; least lately put ones leave first.
 
     A vector belongs to (bank, id) *and* text: an id that another push won with other words does not get it.
-    What is held of a text is a hash under a key of this process, in memory only.
+    What is held of a text is a hash of its normalised form under a key of this process, in memory only.
     """
 
     def __init__(
@@ -92,22 +119,22 @@ class InFlight:
         return len(self._order)
 
     def _mark(self, text: str) -> bytes:
-        return hashlib.blake2b(text.encode(), key=self._key, digest_size=16).digest()
+        return hashlib.blake2b(normalised(text).encode(), key=self._key, digest_size=16).digest()
 
-    def put(self, bank: str, memory_id: str, text: str, vector: Vector) -> None:
+    def put(self, bank: str, memory_id: str, text: str, seen: Seen) -> None:
         """Holds a vector for a while."""
         self._forget(bank, memory_id)
         self._banks.setdefault(bank, {})[memory_id] = _Held(
-            self._mark(text), vector, self._clock() + self._seconds
+            self._mark(text), seen, self._clock() + self._seconds
         )
         self._order[(bank, memory_id)] = None
         self._prune()
 
-    def get(self, bank: str, memory_id: str, text: str) -> Vector | None:
-        """The vector of exactly this text under this id."""
+    def get(self, bank: str, memory_id: str, text: str) -> Seen | None:
+        """What was seen of this very text under this id."""
         self._prune()
         held = self._banks.get(bank, {}).get(memory_id)
-        return held.vector if held is not None and held.mark == self._mark(text) else None
+        return held.seen if held is not None and held.mark == self._mark(text) else None
 
     def drop(self, bank: str, ids: Iterable[str]) -> None:
         """Lets go of vectors that are indexed, refused or erased."""
@@ -115,10 +142,16 @@ class InFlight:
             self._forget(bank, memory_id)
 
     def of_bank(self, bank: str) -> tuple[list[str], list[Vector]]:
-        """Ids and vectors of one bank, as they are now."""
+        """Ids and vectors of one bank, as they are now, of texts that were seen whole."""
         self._prune()
-        held = self._banks.get(bank, {})
-        return list(held), [one.vector for one in held.values()]
+        held = {own: one.seen for own, one in self._banks.get(bank, {}).items() if one.seen.whole}
+        return list(held), [seen.vector for seen in held.values()]
+
+    def equal(self, bank: str, text: str) -> list[str]:
+        """Ids of one bank under which this very text is held."""
+        self._prune()
+        mark = self._mark(text)
+        return [own for own, held in self._banks.get(bank, {}).items() if held.mark == mark]
 
     def _forget(self, bank: str, memory_id: str) -> None:
         if (bank, memory_id) not in self._order:
@@ -138,11 +171,13 @@ class InFlight:
             self._forget(bank, memory_id)
 
 
-def near(queries: Vector, ids: Sequence[str], vectors: Sequence[Vector], threshold: float) -> list[list[Hit]]:
-    """For each row of `queries` the ids whose vectors are at least that near."""
-    if not ids:
+def near(
+    queries: Sequence[Vector], ids: Sequence[str], vectors: Sequence[Vector], threshold: float
+) -> list[list[Hit]]:
+    """For each of the queries the ids whose vectors are at least that near."""
+    if not ids or not len(queries):
         return [[] for _ in queries]
-    scores = queries @ np.stack(vectors).T
+    scores = np.stack(queries) @ np.stack(vectors).T
     return [
         [Hit(ids[int(column)], float(row[column])) for column in np.flatnonzero(row >= threshold - ROUNDING)]
         for row in scores
@@ -151,7 +186,7 @@ def near(queries: Vector, ids: Sequence[str], vectors: Sequence[Vector], thresho
 
 def decide(
     ids: Sequence[str],
-    vectors: Vector,
+    seen: Sequence[Seen],
     stored: Sequence[Sequence[Hit]],
     live: Collection[str],
     threshold: float,
@@ -159,8 +194,9 @@ def decide(
     """What each candidate nearly repeats: the nearest stored memory or earlier candidate, or None.
 
     A stored memory counts only while it is in `live`, an earlier candidate only when it repeats nothing itself (it
-    will not be stored), and nothing repeats its own id. Of equals the stored one is named.
+    will not be stored) and both were seen whole, and nothing repeats its own id. Of equals the stored one is named.
     """
+    vectors = np.stack([one.vector for one in seen])
     scores = vectors @ vectors.T
     answers: list[Hit | None] = []
     for row, own in enumerate(ids):
@@ -168,7 +204,7 @@ def decide(
         hits += [
             Hit(ids[earlier], float(scores[row, earlier]))
             for earlier in range(row)
-            if answers[earlier] is None
+            if answers[earlier] is None and seen[row].whole and seen[earlier].whole
         ]
         hits = [hit for hit in hits if hit.id != own and hit.score >= threshold - ROUNDING]
         answers.append(max(hits, key=lambda hit: hit.score, default=None))

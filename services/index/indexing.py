@@ -5,20 +5,17 @@ import logging
 import time
 from collections.abc import Sequence
 
-import numpy as np
-
 from kit.errors import from_driver
-from services.index.embedding import Embedding
-from services.index.following import Change, InFlight, Vector, plan
+from services.index.embedding import Embedding, Urgency
+from services.index.following import Change, InFlight, Seen, affordable, plan
 from services.index.store import Claim, Store
 from services.index.vectors import Point, Vectors
 
 log = logging.getLogger("teamlore.index")
 POLL_SECONDS = 0.25
 RETRY_SECONDS, PAUSE_SECONDS = 1.0, 5.0
-PAGE = 64
-EMBED_AT_ONCE = 16
-"""A push waits for no more than this many texts of the follower."""
+PAGE, PAGE_CHARACTERS = 64, 6_000
+"""What is followed of one bank before the others have their turn, in changes and in characters to be embedded."""
 
 
 class Follower:
@@ -92,7 +89,7 @@ class Follower:
         if not await self._vectors.exists():
             await self._store.start_over()
             await self._vectors.create(self._dimension)
-        await self._vectors.create_tenant_index()
+        await self._vectors.create_indexes()
 
     async def follow(self, bank: str) -> bool:
         """Works off one page of a bank; whether there is more. Raises Refusal and what database and engine raise."""
@@ -101,6 +98,9 @@ class Follower:
 
     async def _work_off(self, bank: str, claim: Claim) -> bool:
         changes, through, more = await claim.page(PAGE)
+        kept = affordable(changes, PAGE_CHARACTERS)
+        if len(kept) < len(changes):
+            changes, through, more = kept, kept[-1].seq, True
         todo = plan(changes)
         present = await self._vectors.present(bank, [change.id for change in todo.index])
         missing = [change for change in todo.index if change.id not in present]
@@ -123,9 +123,9 @@ class Follower:
         self._in_flight.drop(bank, [change.id for change in changes])
         return more
 
-    async def _vectors_of(self, bank: str, changes: Sequence[Change]) -> list[Vector]:
+    async def _vectors_of(self, bank: str, changes: Sequence[Change]) -> list[Seen]:
         """A vector each; a text that was just checked is not embedded twice."""
-        rows: dict[int, Vector] = {}
+        rows: dict[int, Seen] = {}
         unknown: list[int] = []
         for position, change in enumerate(changes):
             held = self._in_flight.get(bank, change.id, change.text or "")
@@ -133,11 +133,11 @@ class Follower:
                 unknown.append(position)
             else:
                 rows[position] = held
-        for start in range(0, len(unknown), EMBED_AT_ONCE):
-            some = unknown[start : start + EMBED_AT_ONCE]
-            embedded = await self._embedding.embed([changes[position].text or "" for position in some])
-            rows.update(zip(some, embedded, strict=True))
-        return [np.asarray(rows[position], dtype=np.float32) for position in range(len(changes))]
+        embedded = await self._embedding.embed(
+            [changes[position].text or "" for position in unknown], Urgency.FOLLOW
+        )
+        rows.update(zip(unknown, embedded, strict=True))
+        return [rows[position] for position in range(len(changes))]
 
 
 async def erase(

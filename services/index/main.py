@@ -8,7 +8,7 @@ from teamlore.index.v1 import index_pb2_grpc
 from teamlore_embedder import open_embedder
 
 from kit import hints
-from kit.config import load_or_exit, setting
+from kit.config import HTTP_URL, load_or_exit, setting
 from kit.foundation import Foundation, NeighbourSettings
 from kit.serving import Built, run
 from services.index.embedding import Embedding
@@ -24,7 +24,7 @@ from services.index.vectors import COLLECTION, Vectors
 class Config(NeighbourSettings):
     """Settings of the index service."""
 
-    qdrant_url: str = setting("QDRANT_URL")
+    qdrant_url: str = setting("QDRANT_URL", form=HTTP_URL)
     """http://host:port of the gRPC port of Qdrant or of the vector engine."""
     embed_model: str = setting("EMBED_MODEL", "")
     """A path or a model's name; empty for the packaged model."""

@@ -1,7 +1,6 @@
 """What index reads and keeps in Postgres: the granted views of `memory`, and its own cursors."""
 
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +10,10 @@ from teamlore.sync.v1 import sync_pb2
 
 from kit.database import Database
 from kit.errors import Refusal
-from kit.sealing import KeyStore, Slot, open_rows
+from kit.sealing import KeyStore, Slot, key_alarm, open_rows
 from services.index.following import LANES, Change
 
 QUERIES = Path(__file__).with_name("queries.sql")
-log = logging.getLogger("teamlore.index")
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Claim:
     async def page(self, limit: int) -> tuple[tuple[Change, ...], int, bool]:
         """The changes after the cursor, the seq they end at, and whether there are more.
 
-        Raises Refusal KEYSTORE_UNAVAILABLE.
+        Raises Refusal KEY_MISSING.
         """
         rows = await self._connection.fetch(self._store.database.sql("page"), self._bank, self._seq, limit)
         if not rows:  # compacted away
@@ -121,7 +119,7 @@ class Store:
     async def memories(self, bank: str, ids: Sequence[str], limit: int) -> list[Memory]:
         """The first `limit` of these memories that are live and of a lane that the bank serves, in the order given.
 
-        Raises Refusal KEYSTORE_UNAVAILABLE.
+        Raises Refusal KEY_MISSING.
         """
         rows = {row["id"]: row for row in await self.database.fetch("memories", bank, list(ids))}
         kept = [rows[memory_id] for memory_id in ids if memory_id in rows][:limit]
@@ -134,7 +132,7 @@ class Store:
         return found
 
     async def changes(self, bank: str, rows: Sequence[Any]) -> tuple[Change, ...]:
-        """Rows of a page as changes. Raises Refusal KEYSTORE_UNAVAILABLE."""
+        """Rows of a page as changes. Raises Refusal KEY_MISSING."""
         sealed = [(row["memory_id"], row) for row in rows if row["sealed"] is not None]
         opened = await self._open(bank, sealed)
         content = {row["seq"]: one for (_, row), one in zip(sealed, opened, strict=True)}
@@ -164,9 +162,8 @@ class Store:
         missing = [memory_id for (memory_id, _), plain in zip(rows, opened, strict=True) if plain is None]
         still = await self.live(bank, missing)
         if still:
-            log.critical(
-                "ALARM: %d live memories have no key; the key store is not the one of this database",
-                len(still),
-            )
-            raise Refusal("KEYSTORE_UNAVAILABLE", "a live memory cannot be opened", retry_after=5)
+            slots = [
+                (memory_id, Slot(r["key_page"], r["key_slot"])) for memory_id, r in rows if memory_id in still
+            ]
+            raise key_alarm("a live memory has no key", bank, slots)
         return [None if plain is None else sync_pb2.MemoryContent.FromString(plain) for plain in opened]

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from qdrant_client import AsyncQdrantClient, models
 
-from services.index.following import LANES, ROUNDING, Hit, Vector
+from services.index.following import LANES, ROUNDING, Hit, Seen, Vector
 
 COLLECTION = "memories"
 _NAMESPACE = uuid.UUID("6f2a2b1e-4a0c-5d58-9c3e-7d1f0e5b8a44")
@@ -27,7 +27,7 @@ class Point:
     id: str
     lane: str
     derivation: str
-    vector: Vector
+    seen: Seen
 
 
 class Vectors:
@@ -72,13 +72,14 @@ class Vectors:
             ),
         )
 
-    async def create_tenant_index(self) -> None:
-        """Makes the index on `bank`; harmless when repeated."""
+    async def create_indexes(self) -> None:
+        """Makes the indexes on `bank` and `whole`; harmless when repeated."""
         await self._client.create_payload_index(
             COLLECTION,
             "bank",
             models.KeywordIndexParams(type=models.KeywordIndexType.KEYWORD, is_tenant=True),
         )
+        await self._client.create_payload_index(COLLECTION, "whole", models.PayloadSchemaType.BOOL)
 
     async def put(self, bank: str, points: Sequence[Point]) -> None:
         """Stores points; they are durable when this returns."""
@@ -89,12 +90,13 @@ class Vectors:
             [
                 models.PointStruct(
                     id=point_id(bank, point.id),
-                    vector=point.vector.tolist(),
+                    vector=point.seen.vector.tolist(),
                     payload={
                         "id": point.id,
                         "bank": bank,
                         "lane": point.lane,
                         "derivation": point.derivation,
+                        "whole": point.seen.whole,
                     },
                 )
                 for point in points
@@ -124,18 +126,24 @@ class Vectors:
     async def nearest(
         self,
         bank: str,
-        queries: Vector,
+        queries: Sequence[Vector],
         limit: int,
         threshold: float | None = None,
+        *,
+        whole_only: bool = False,
         lanes: Sequence[str] = LANES,
     ) -> list[list[Hit]]:
-        """For each row of `queries` the nearest points of the bank in these lanes, best first."""
-        rules: list[models.Condition] = [
+        """For each of the queries the nearest points of the bank in these lanes, or of its texts seen whole, best first."""
+        if not len(queries):
+            return []
+        must: list[models.Condition] = [
             models.FieldCondition(key="bank", match=models.MatchValue(value=bank))
         ]
+        if whole_only:
+            must.append(models.FieldCondition(key="whole", match=models.MatchValue(value=True)))
         if len(lanes) < len(LANES):
-            rules.append(models.FieldCondition(key="lane", match=models.MatchAny(any=list(lanes))))
-        of_bank = models.Filter(must=rules)
+            must.append(models.FieldCondition(key="lane", match=models.MatchAny(any=list(lanes))))
+        of_bank = models.Filter(must=must)
         batch = [
             models.QueryRequest(
                 query=row.tolist(),

@@ -8,7 +8,7 @@ from teamlore.compliance.v1 import compliance_pb2, compliance_pb2_grpc
 from teamlore.sync.v1 import sync_pb2, sync_pb2_grpc
 
 from kit.identity import caller
-from kit.sealing import KeyStore
+from kit.sealing import KeyStore, key_alarm
 from services.sync.pushing import Pusher
 from services.sync.store import Store
 
@@ -54,13 +54,16 @@ class ParticipantHandlers(compliance_pb2_grpc.ErasureParticipantServiceServicer)
     async def EraseObjects(
         self, request: compliance_pb2.EraseObjectsRequest, context: Any
     ) -> compliance_pb2.EraseObjectsResponse:
-        """Zeroes the keys of buried memories, then marks them as destroyed."""
+        """Zeroes the keys of buried memories, then marks them as destroyed; one that is not there stays open."""
         open_slots = await self._store.keys_to_destroy(request.erasure_id, request.bank, request.memory_ids)
         count = 0
         if open_slots:
             async with self._one_at_a_time:
-                await asyncio.to_thread(self._keys.destroy, open_slots.values())
-            count = await self._store.finish_key_destruction(
-                request.bank, request.erasure_id, list(open_slots)
-            )
+                done = await asyncio.to_thread(self._keys.destroy, open_slots.values())
+            missing = [(memory_id, slot) for memory_id, slot in open_slots.items() if slot in done.missing]
+            destroyed = [memory_id for memory_id, slot in open_slots.items() if slot not in done.missing]
+            if destroyed:
+                count = await self._store.finish_key_destruction(request.bank, request.erasure_id, destroyed)
+            if missing:
+                raise key_alarm(f"erasure {request.erasure_id} cannot destroy a key", request.bank, missing)
         return compliance_pb2.EraseObjectsResponse(erased_count=count)

@@ -1,12 +1,11 @@
 """The sync service: `python -m services.sync.main`."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from teamlore.compliance.v1 import compliance_pb2_grpc
 from teamlore.sync.v1 import sync_pb2_grpc
 
-from kit.config import load_or_exit, setting
+from kit.config import TARGET, load_or_exit, setting
 from kit.foundation import Foundation, NeighbourSettings
 from kit.hints import Sender
 from kit.sealing import KeyStore
@@ -21,7 +20,7 @@ from services.sync.store import QUERIES, Store
 class Config(NeighbourSettings):
     """Settings of the sync service."""
 
-    index_target: str = setting("TEAMLORE_INDEX_TARGET", "")
+    index_target: str = setting("TEAMLORE_INDEX_TARGET", "", form=TARGET)
     """host:port of index; without it near-duplicates are not looked for."""
     service_token: str = setting("TEAMLORE_SERVICE_TOKEN", "")
     bank_creation: str = setting("BANK_CREATION", "writers", choices=("writers", "admin"))
@@ -41,7 +40,7 @@ async def build(config: Config, base: Foundation) -> Built:
     base.at_end(index.close)
     base.at_end(hints.stop)
     # A second handle: one thread may erase while the loop seals.
-    eraser = KeyStore(Path(config.keystore))
+    eraser = KeyStore(base.keys.path)
     base.at_end(eraser.close)
     store = Store(base.database, hints.committed, quota=config.records_per_day > 0)
     terms = Terms(config.bank_creation == "writers", config.secrets_barrier, config.records_per_day)

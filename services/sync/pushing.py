@@ -10,12 +10,13 @@ from teamlore.sync.v1 import sync_pb2
 
 from kit.barrier import Barrier
 from kit.errors import Refusal
-from kit.sealing import Allocator, KeyMissing, KeyStore, Slot, seal, unseal
+from kit.sealing import Allocator, KeyMissing, KeyStore, Slot, key_alarm, seal, unseal
 from services.sync.records import Draft, Rejected, judge
 
 TAKEN = "the id is taken"
 # Laptops know this answer by its words, and erase their copy: never change them.
 FORGOTTEN = "the id was forgotten in this bank; save it under a new id"
+UNREADABLE = "the stored memory of this id cannot be opened; tell the people who run the server"
 METADATA_DIFFERS = "text unchanged; metadata updates are not accepted by push"
 
 
@@ -168,7 +169,7 @@ class Pusher:
         fresh = [draft for draft in drafts if draft.id not in known]
         for draft in drafts:
             if draft.id in known:
-                outcome[draft.id] = self._classify(bank, draft, known[draft.id])
+                outcome[draft.id] = await self._classify(bank, draft, known[draft.id])
         found: Mapping[str, str] | None = {}
         if fresh and policy.near_duplicates != "off":
             found = await self._index.find(bank, fresh, policy.threshold)
@@ -193,11 +194,14 @@ class Pusher:
             if lost:
                 winners = await self._store.lookup([draft.id for draft in lost])
                 for draft in lost:
-                    outcome[draft.id] = self._classify(bank, draft, winners[draft.id])
+                    outcome[draft.id] = await self._classify(bank, draft, winners[draft.id])
         return outcome, found is None
 
-    def _classify(self, bank: str, draft: Draft, known: Known) -> Answer:
-        """An id of another bank and one with other text here get the same words, so that push reveals neither."""
+    async def _classify(self, bank: str, draft: Draft, known: Known) -> Answer:
+        """An id of another bank and one with other text here get the same words, so that push reveals neither.
+
+        One whose key is lost is refused by itself: it must not stop the queue behind it.
+        """
         if known.bank != bank:
             return Answer(draft.id, "rejected", TAKEN)
         if known.row is None:
@@ -205,10 +209,12 @@ class Pusher:
         row = known.row
         try:
             content = unseal(self._keys.key(row.slot), bank, draft.id, row.sealed)
-        except KeyMissing as error:
-            raise Refusal(
-                "KEYSTORE_UNAVAILABLE", "a stored memory cannot be opened", retry_after=1
-            ) from error
+        except KeyMissing:
+            now = (await self._store.lookup([draft.id]))[draft.id]
+            if now.row is None:
+                return Answer(draft.id, "rejected", FORGOTTEN)
+            key_alarm("a live memory has no key", bank, [(draft.id, row.slot)])
+            return Answer(draft.id, "rejected", UNREADABLE)
         stored = Draft(
             draft.id, sync_pb2.MemoryContent.FromString(content).text, content, row.fact_type, row.occurred_at
         )

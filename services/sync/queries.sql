@@ -40,9 +40,8 @@ select memory.forget($1, $2)
 select deleted, erased, through from memory.erase($1, $2, $3, $4)
 
 -- name: keys_to_destroy
--- The key slots of an erasure that are not destroyed yet.
-select id, key_page, key_slot from memory.key_destructions
-where erasure_id = $1 and bank = $2 and id = any ($3) and done_at is null
+-- The key slots of an erasure that are not destroyed yet; none before the destruction has begun, past all holds.
+select id, key_page, key_slot from memory.doomed_keys where erasure_id = $1 and bank = $2 and id = any ($3)
 
 -- name: finish_key_destruction
 -- Marks keys as destroyed; answers how many were open.

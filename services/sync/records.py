@@ -14,6 +14,8 @@ from kit.validation import violations_of
 KEPT_SYSTEM_KEYS = frozenset({"_created_at", "_retain_id", "_chunk_index"})
 METADATA_BYTES = 4096
 LARGEST_NUMBER = float(2**53)
+TEXT_CHARACTERS, TAG_CHARACTERS, KEY_CHARACTERS = 50_000, 100, 100
+"""The proto's limits. They are checked of what was sent, and again of what the barrier made of it."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,25 @@ def judge(record: sync_pb2.Record, barrier: Barrier) -> Draft | Rejected:
     content.text = pass_barrier(record.text)
     if found and barrier.action == "reject":
         return Rejected(record.id, "text: holds what looks like a secret: " + ", ".join(sorted(found)))
+    grown = _outgrown(content)
+    if grown:
+        return Rejected(record.id, grown)
     return Draft(
         record.id, content.text, content.SerializeToString(deterministic=True), record.fact_type, occurred
     )
+
+
+def _outgrown(content: sync_pb2.MemoryContent) -> str:
+    """Which limit a content breaks that it kept before the barrier: a redaction may be longer than the secret."""
+    longest = {
+        "text": (TEXT_CHARACTERS, len(content.text)),
+        "tags": (TAG_CHARACTERS, max(map(len, content.tags), default=0)),
+        "metadata": (KEY_CHARACTERS, max(map(len, content.metadata), default=0)),
+    }
+    for name, (limit, size) in longest.items():
+        if size > limit:
+            return f"{name}: must be at most {limit} characters, and has {size} with its secrets redacted"
+    return ""
 
 
 def _scalar_problem(value: Value) -> str:

@@ -54,6 +54,18 @@ async def test_restarts_a_killed_child_and_leaves_nothing(folder: Path) -> None:
     assert len(said) == 1 and said[0].startswith("a: was ended by SIGKILL") and "0.1 s" in said[0]
 
 
+async def test_a_child_that_a_full_disk_ended_says_how_much_is_free(folder: Path) -> None:
+    said: list[str] = []
+    code = "import os, pathlib, signal, sys, time\nmark = pathlib.Path(sys.argv[1])\n"
+    code += "mark.exists() and time.sleep(99)\nmark.touch()\nos.kill(os.getpid(), signal.SIGBUS)"
+    child = Child("bus", (sys.executable, "-c", code, str(folder / "mark")), folder / "bus.log")
+    async with Supervisor(said.append) as supervisor:
+        await supervisor.start(child)
+        await until(lambda: said)
+    assert said[0].startswith("bus: was ended by SIGBUS; the disk may be full: ")
+    assert f"bytes are free below {folder}" in said[0]
+
+
 async def test_gives_up_with_the_last_log_line_of_this_run(folder: Path) -> None:
     (folder / "bad.log").write_text("old line\n")
     child = python(

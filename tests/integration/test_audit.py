@@ -214,9 +214,9 @@ async def test_an_erasure_leaves_one_row_for_each_step_and_participant(stack: Ru
             bank,
         )
         assert [row["name"] for row in rows] == [
-            "erasure.objects_erased", "erasure.keys_destroyed", "erasure.objects_erased", "erasure.index_purged",
-            "erasure.server_done",
+            "erasure.keys_begun", "erasure.objects_erased", "erasure.keys_destroyed", "erasure.objects_erased",
+            "erasure.index_purged", "erasure.server_done",
         ]  # fmt: skip
-        assert await changed_in(database, rows[0]["tx"]) and await changed_in(database, rows[2]["tx"])
+        assert await changed_in(database, rows[1]["tx"]) and await changed_in(database, rows[3]["tx"])
     finally:
         await database.close()

@@ -6,6 +6,7 @@ import time
 import uuid
 from pathlib import Path
 
+import asyncpg
 import grpc
 import pytest
 from qdrant_client import AsyncQdrantClient
@@ -58,7 +59,7 @@ async def search(
 async def found(
     stack: RunningStack, who: tuple[tuple[str, str], ...], bank: str, query: str, count: int
 ) -> list[index_pb2.SearchHit]:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while len(hits := await search(stack, who, bank, query)) < count:
         assert time.monotonic() < deadline, "the follower did not index what was pushed"
         await asyncio.sleep(0.05)
@@ -105,6 +106,52 @@ async def test_a_near_duplicate_is_named_at_once_and_within_a_batch_and_in_no_ot
     assert await push(stack, who, fresh_bank(), record(QUEUE)) == [("stored", "")]
 
 
+SENTENCE = "The retry budget of the checkout service is five attempts. "
+BEGINNING = SENTENCE * 40
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+async def test_different_texts_that_the_model_cannot_tell_apart_are_all_stored(
+    stack: RunningStack, indexed: bool
+) -> None:
+    who, bank = await person(stack), fresh_bank()
+    texts = ["ฉันชอบกาแฟ", "ฐานข้อมูลอยู่ที่ไหน", "አማርኛ ቋንቋ", "ጠዋት ስብሰባ", "ភាសាខ្មែរ", "🙂", "🎉"]
+    texts += [BEGINNING + "Alice owns it.", BEGINNING + "Bob owns it.", "x" * 20_000, "x" * 20_001]
+    sent = [record(text) for text in texts]
+    assert await push(stack, who, bank, *sent[::2]) == [("stored", "")] * 6
+    if indexed:
+        await found(stack, who, bank, QUEUE, 6)
+    assert await push(stack, who, bank, *sent[1::2]) == [("stored", "")] * 5
+    if indexed:
+        await found(stack, who, bank, QUEUE, 10)
+    # Said once more in the same words they are duplicates, but for one too long to be asked about.
+    again = await push(stack, who, bank, *(record(text + " \n") for text in texts))
+    assert again == [("duplicate", one.id) for one in sent[:9]] + [("stored", "")] * 2
+    # Just short enough to be seen whole, and of nearly the vector of those that were cut: stored too.
+    assert await push(stack, who, bank, record(SENTENCE * 19)) == [("stored", "")]
+
+
+async def test_search_and_push_are_answered_while_a_hundred_long_texts_are_indexed(stack: RunningStack) -> None:
+    who, bank, other = await person(stack), fresh_bank(), fresh_bank()
+    await push(stack, who, other, record(QUEUE))
+    await found(stack, who, other, QUEUE, 1)
+    long = (BEGINNING * 20)[:39_000]
+    sent = [record(f"{number} {long}") for number in range(100)]
+    await push(stack, who, bank, *sent)
+    assert len(await search(stack, who, other, "which queue do we use")) == 1
+    assert [status for status, _ in await push(stack, who, other, record(QUEUE))] == ["duplicate"]
+    connection = await asyncpg.connect(stack.facts.database_url)
+    followed = await connection.fetchval("select seq from index.cursors where bank = $1", bank)
+    await connection.close()
+    assert (followed or 0) < 100, "the answers waited for the push before them"
+    later = record("The design team meets on Tuesdays at ten.")
+    await push(stack, who, other, later)
+    await found(stack, who, other, QUEUE, 2)  # its bank has a turn, too
+    async with stack.channel("sync") as channel:  # spares the tests after this one the rest of the work
+        request = sync_pb2.ForgetRequest(bank=bank, memory_ids=[one.id for one in sent])
+        await stack.sync(channel).Forget(request, metadata=who)
+
+
 @pytest.mark.parametrize("indexed", [False, True])
 async def test_a_forgotten_memory_is_neither_found_nor_named(stack: RunningStack, indexed: bool) -> None:
     who, bank = await person(stack), fresh_bank()
@@ -127,7 +174,7 @@ async def test_an_erased_memory_leaves_no_byte_of_its_vector(stack: RunningStack
     (point,) = await client.retrieve(
         COLLECTION, [point_id(bank, sent.id)], with_vectors=True, with_payload=True
     )
-    assert set(point.payload or {}) == {"id", "bank", "lane", "derivation"}
+    assert set(point.payload or {}) == {"id", "bank", "lane", "derivation", "whole"}
     (other,) = await client.retrieve(COLLECTION, [point_id(bank, kept.id)], with_vectors=True)
     needle, control = vector_bytes(point.vector), vector_bytes(other.vector)
     folder = stack.data / "vectors"

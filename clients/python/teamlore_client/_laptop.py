@@ -31,6 +31,7 @@ class Embeds(Protocol):
     @property
     def dimension(self) -> int: ...
     def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]: ...
+    def seen_whole(self, texts: Sequence[str]) -> list[bool]: ...
 
 
 class Laptop:
@@ -82,6 +83,10 @@ class Laptop:
             except UnicodeEncodeError as error:
                 raise FieldInvalid(field, "must be valid Unicode") from error
         return [[float(number) for number in row] for row in self._embedder.embed(texts)] if texts else []
+
+    def seen_whole(self, text: str) -> bool:
+        """Tell whether the text's vector tells of all of it, so that a cosine may call it a near-duplicate."""
+        return self._embedder.seen_whole([text])[0]
 
     def try_lock(self, bank: str) -> BankLock | None:
         """Take the bank's sync lock without waiting; None when another process has it."""

@@ -1,6 +1,7 @@
 """Applying what the team changed: teammates' memories in, erased ones out, and nothing skipped unnoticed."""
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -130,13 +131,20 @@ def _stored(laptop: Laptop, wanted: Sequence[Memory], here: frozenset[str], coun
 
 
 def _repeats_own(laptop: Laptop, memory: Memory, vector: Sequence[float]) -> bool:
-    near = laptop.vectors.search(memory.bank, vector, limit=_NEIGHBOURS)
-    return any(
-        hit.cosine >= NEAR_DUPLICATE
-        and hit.memory.author is None
-        and _says_the_same(hit.memory.text, memory.text)
-        for hit in near
-    )
+    near = [
+        hit.memory.text
+        for hit in laptop.vectors.search(memory.bank, vector, limit=_NEIGHBOURS)
+        if hit.cosine >= NEAR_DUPLICATE and hit.memory.author is None
+    ]
+    if any(_normalised(text) == _normalised(memory.text) for text in near):
+        return True
+    near = [text for text in near if _says_the_same(text, memory.text)]
+    # Texts that the model did not see whole have one vector though they differ: no cosine speaks for them.
+    return bool(near) and laptop.seen_whole(memory.text) and any(laptop.seen_whole(text) for text in near)
+
+
+def _normalised(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def _says_the_same(one: str, other: str) -> bool:

@@ -30,6 +30,11 @@ class FakeEmbedder:
         self.near: dict[str, str] = {}
         """Text → the text whose vector it gets."""
         self.embedded: list[str] = []
+        self.not_whole: set[str] = set()
+        """Texts of which the vector tells only a part."""
+
+    def seen_whole(self, texts: Sequence[str]) -> list[bool]:
+        return [text not in self.not_whole for text in texts]
 
     def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         self.embedded += texts

@@ -127,6 +127,37 @@ def test_a_near_duplicate_of_ones_own_is_skipped_but_a_contradiction_is_not(
     assert "We use Kafka for our orders" not in here(bob)
 
 
+@pytest.mark.parametrize("cut", ["mine", "theirs", "both"])
+def test_what_the_model_did_not_see_whole_repeats_only_its_equal(
+    bob: Laptop, team: FakeTeam, embedder: FakeEmbedder, cut: str
+) -> None:
+    mine, theirs = "ฉันชอบกาแฟ", "ฐานข้อมูลอยู่ที่ไหน"
+    embedder.near |= {theirs: mine, mine + " \n": mine}
+    embedder.not_whole |= {"mine": {mine}, "theirs": {theirs}, "both": {mine, theirs}}[cut]
+    save(bob, mine)
+    team.write(memory(theirs))
+    team.write(memory(mine + " \n"))
+    done = run(bob, team)
+    assert (done.pulled.stored, done.pulled.near_duplicates) == (1, 1)
+    assert set(here(bob)) == {mine, theirs}
+
+
+def test_the_packaged_model_keeps_what_it_cannot_tell_apart(home: Path, team: FakeTeam) -> None:
+    beginning = "The retry budget of the checkout service is five attempts. " * 40
+    with Laptop() as carol:
+        for own, theirs in (
+            ("ฉันชอบกาแฟ", "ฐานข้อมูลอยู่ที่ไหน"),
+            ("🙂", "🎉"),
+            (beginning + "Alice owns it.", beginning + "Bob owns it."),
+        ):
+            save(carol, own)
+            team.write(memory(theirs))
+        save(carol, "We use SQS for the order queue.")
+        team.write(memory("We use SQS for the order queue!"))
+        done = run(carol, team)
+    assert (done.pulled.stored, done.pulled.near_duplicates) == (3, 1)
+
+
 def test_two_teammates_who_say_nearly_the_same_are_both_kept(
     bob: Laptop, team: FakeTeam, embedder: FakeEmbedder
 ) -> None:

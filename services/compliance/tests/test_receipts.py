@@ -3,11 +3,22 @@
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from services.compliance.receipts import Facts, Receipt, Terms, sign, signing_key, statement, verify
+from kit.sealing import KeyMissing, KeyStore
+from services.compliance.receipts import (
+    Facts,
+    Receipt,
+    Terms,
+    open_signing_key,
+    sign,
+    signing_key,
+    statement,
+    verify,
+)
 
 AT = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 FACTS = Facts(
@@ -22,13 +33,14 @@ FACTS = Facts(
     through_seq=17,
     confirmed=("laptop-2", "laptop-1"),
     unconfirmed=("laptop-3",),
+    keys_not_found=("memory-a",),
 )
 TERMS = Terms(35, ("A sentence – with a dash.",))
 GOLDEN = (
     '{"bank":"project:zoë-1","devices":{"confirmed":["laptop-1","laptop-2"],"unconfirmed":["laptop-3"]},'
     '"erasure_id":"0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f","hidden_at":"2026-03-01T12:00:00.000001Z",'
     '"index_purged_at":"2026-03-01T12:00:02.000000Z","key_backups_expire_at":"2026-04-05T12:00:01.000000Z",'
-    '"keys_destroyed_at":"2026-03-01T12:00:01.000000Z","memory_count":2,"memory_ids":["memory-a","memory-b"],'
+    '"keys_destroyed_at":"2026-03-01T12:00:01.000000Z","keys_not_found":["memory-a"],"memory_count":2,"memory_ids":["memory-a","memory-b"],'
     '"out_of_scope":["A sentence – with a dash."],"requested_at":"2026-03-01T12:00:00.000000Z",'
     '"server_done_at":"2026-03-01T12:00:03.000000Z","through_seq":17}'
 ).encode()
@@ -48,6 +60,7 @@ def test_every_fact_is_in_the_statement() -> None:
         "erasure_id": "ab" * 16, "bank": "space:x", "memory_ids": ("memory-a",), "requested_at": AT - timedelta(1),
         "hidden_at": AT - timedelta(1), "keys_destroyed_at": AT - timedelta(1), "index_purged_at": AT - timedelta(1),
         "server_done_at": AT - timedelta(1), "through_seq": 18, "confirmed": (), "unconfirmed": (),
+        "keys_not_found": (),
     }  # fmt: skip
     for name, value in others.items():
         assert statement(replace(FACTS, **{name: value}), TERMS) != GOLDEN, name
@@ -81,3 +94,17 @@ def test_a_receipt_of_another_key_fails_though_it_carries_that_key() -> None:
     assert not verify(other, TRUSTED)
     assert not verify(Receipt(GOLDEN, other.signature, TRUSTED), TRUSTED)
     assert not verify(Receipt(GOLDEN, other.signature, b"short"), b"short")
+
+
+def test_receipts_are_never_signed_with_a_second_key(tmp_path: Path) -> None:
+    first, other = (KeyStore(tmp_path / name, make=True) for name in ("a.db", "b.db"))
+    public = open_signing_key(first, None).public_key().public_bytes_raw()
+    assert open_signing_key(first, public).public_key().public_bytes_raw() == public
+    for _ in range(2):
+        with pytest.raises(KeyMissing):
+            open_signing_key(other, public)
+    with pytest.raises(KeyMissing):
+        other.secret("compliance.receipts", make=False)
+    open_signing_key(other, None)
+    with pytest.raises(KeyMissing):
+        open_signing_key(other, public)

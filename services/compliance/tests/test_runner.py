@@ -25,12 +25,12 @@ from kit.serving import Built, Interceptor
 from services.compliance.erasures import EraseObjects, Erasure, Open, Runner
 from services.compliance.handlers import ComplianceHandlers
 from services.compliance.receipts import NO_INDEX, OUT_OF_SCOPE, Receipt, Terms, signing_key, verify
-from services.compliance.store import QUERIES, Store
+from services.compliance.store import QUERIES, Placed, Store
 
 KEY = signing_key(bytes(range(32)))
 TRUSTED = KEY.public_key().public_bytes_raw()
 BANK = "project:atlas-1"
-STEPS = ["erasure.keys_destroyed", "erasure.index_purged", "erasure.server_done"]
+STEPS = ["erasure.keys_begun", "erasure.keys_destroyed", "erasure.index_purged", "erasure.server_done"]
 DOWN = Refusal("DEPENDENCY_UNAVAILABLE", "neighbour is down: Dana said no")
 PUT = """
 select memory.put($1, 'user:alice', $2, array_fill(''::text, n), array_fill(null::timestamptz, n),
@@ -121,8 +121,8 @@ def officer(name: str) -> Any:
 async def test_a_hold_blocks_an_erasure_until_the_last_is_lifted(world: World) -> None:
     ids, store = await world.put(2), world.store
     with officer("hold.placed"):
-        first = await store.place_hold(BANK, uuid.uuid4().hex, "M-1", "user:olga", None)
-        second = await store.place_hold(BANK, uuid.uuid4().hex, "M-2", "user:olga", None)
+        first = (await store.place_hold(BANK, uuid.uuid4().hex, "M-1", "user:olga", None)).hold
+        second = (await store.place_hold(BANK, uuid.uuid4().hex, "M-2", "user:olga", None)).hold
         await store.place_hold("project:other-2", uuid.uuid4().hex, "M-3", "user:olga", None)
 
     async def blocked() -> None:
@@ -235,7 +235,7 @@ async def test_keys_that_still_stand_keep_it_hidden(world: World) -> None:
         return None
 
     await world.runner(sync=lying).pass_once()
-    assert await world.state(erasure_id) == "hidden" and await world.audited() == []
+    assert await world.state(erasure_id) == "hidden" and await world.audited() == STEPS[:1]
 
 
 async def test_a_runner_killed_between_stages_is_resumed_by_the_next(world: World) -> None:
@@ -249,7 +249,7 @@ async def test_a_runner_killed_between_stages_is_resumed_by_the_next(world: Worl
     first.start()
     await asyncio.wait_for(reached.wait(), 10)
     await first.stop()
-    assert await world.state(erasure_id) == "keys_destroyed" and await world.audited() == STEPS[:1]
+    assert await world.state(erasure_id) == "keys_destroyed" and await world.audited() == STEPS[:2]
     await world.runner().pass_once()
     assert await world.state(erasure_id) == "server_done" and await world.audited() == STEPS
     assert [entry[0] for entry in world.asked] == ["sync", "index"], "keys are not asked for again"
@@ -352,6 +352,96 @@ async def test_the_loop_outlives_a_database_that_goes_away(world: World, databas
         await admin.close()
 
 
+async def hold(world: World, matter: str = "M-1") -> Placed:
+    with officer("hold.placed"):
+        return await world.store.place_hold(BANK, uuid.uuid4().hex, matter, "user:olga", None)
+
+
+async def lift(world: World, placed: Placed) -> None:
+    with officer("hold.lifted"):
+        assert await world.store.lift_hold(BANK, placed.hold.hold_id, "user:olga")
+
+
+async def test_a_hold_that_comes_before_the_keys_go_stops_the_erasure_until_it_is_lifted(
+    world: World,
+) -> None:
+    erasure_id = await world.erase()
+    placed = await hold(world)
+    assert (placed.stopped, placed.unstoppable) == ((erasure_id,), ())
+    for _ in range(2):
+        await world.runner().pass_once()
+    assert world.asked == [] and await world.audited() == []
+    stopped = await world.erasure(erasure_id)
+    assert (stopped.state, stopped.stopped) == ("hidden", True)
+    await lift(world, placed)
+    await world.runner().pass_once()
+    done = await world.erasure(erasure_id)
+    assert (done.state, done.stopped) == ("server_done", False) and await world.audited() == STEPS
+
+
+async def test_a_hold_that_comes_too_late_says_so_and_stops_nothing(world: World) -> None:
+    erasure_id = await world.erase()
+
+    async def dies(erasure_id: str, bank: str, memory_ids: Sequence[str]) -> None:
+        raise DOWN
+
+    await world.runner(sync=dies).pass_once()
+    placed = await hold(world)
+    assert (placed.stopped, placed.unstoppable) == ((), (erasure_id,))
+    assert not (await world.erasure(erasure_id)).stopped
+    await world.runner().pass_once()
+    assert await world.state(erasure_id) == "server_done" and await world.audited() == STEPS
+    assert (await hold(world, "M-2")).unstoppable == (), "what is done is history"
+
+
+async def waits(world: World, statement: str) -> None:
+    """Until a session is kept waiting for a lock by such a statement."""
+    async with asyncio.timeout(10):
+        while not await world.sql(
+            "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query like '%' || $1 || '%'",
+            statement,
+        ):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_destruction_waits_for_a_hold_that_is_being_placed(world: World) -> None:
+    erasure_id = await world.erase()
+    placing = await asyncpg.connect(world.dsn)
+    transaction = placing.transaction()
+    await transaction.start()
+    await placing.execute("select memory.place_hold($1, 'h', 'M-1', 'user:olga', null)", BANK)
+    running = asyncio.create_task(world.runner().pass_once())
+    await waits(world, "begin_key_destruction")
+    await transaction.commit()
+    await asyncio.wait_for(running, 10)
+    assert await world.state(erasure_id) == "hidden" and world.asked == []
+    await placing.close()
+
+
+async def test_a_hold_waits_for_a_destruction_that_is_being_begun_and_names_it(world: World) -> None:
+    erasure_id = await world.erase()
+    beginning = await asyncpg.connect(world.dsn)
+    transaction = beginning.transaction()
+    await transaction.start()
+    assert await beginning.fetchval("select memory.begin_key_destruction($1)", erasure_id)
+    # A writer of the bank is not kept waiting.
+    await asyncio.wait_for(world.put(1), 5)
+    placing = asyncio.create_task(hold(world))
+    await waits(world, "place_hold")
+    await transaction.commit()
+    assert (await asyncio.wait_for(placing, 10)).unstoppable == (erasure_id,)
+    await beginning.close()
+
+
+async def test_sync_sees_no_key_to_destroy_before_the_point_of_no_return(world: World) -> None:
+    erasure_id = await world.erase()
+    doomed = "select id from memory.doomed_keys where erasure_id = $1"
+    assert await world.sql(doomed, erasure_id) == []
+    with officer("erasure.keys_begun"):
+        assert [await world.store.begin(Open(erasure_id, BANK, "hidden")) for _ in "12"] == [True, False]
+    assert len(await world.sql(doomed, erasure_id)) == 2
+
+
 class _Callers:
     """Takes the credential itself for the name of one of three callers."""
 
@@ -359,7 +449,7 @@ class _Callers:
         self.access = AccessState(database)
 
     async def authenticate(self, metadata: Sequence[tuple[str, str]]) -> Caller:
-        permissions = {"olga": {"comply", "forget"}, "alice": {"forget"}, "bob": {"admin", "read"}}
+        permissions = {"olga": {"comply"}, "alice": {"forget"}, "bob": {"admin", "read", "write"}}
         name = dict(metadata)["authorization"].removeprefix("Bearer ")
         return Caller(f"user:{name}", "person", "token", (Grant("project:*", frozenset(permissions[name])),))
 
@@ -399,7 +489,9 @@ async def refused(call: Any) -> tuple[str, str]:
 async def test_calls_from_hold_to_receipt(world: World, service: Any) -> None:
     ids, review = await world.put(2), Timestamp(seconds=1_900_000_000)
     place = compliance_pb2.PlaceHoldRequest(bank=BANK, matter="M-1", review_at=review)
-    hold = (await service.PlaceHold(place, **by("olga"))).hold
+    placed = await service.PlaceHold(place, **by("olga"))
+    hold = placed.hold
+    assert list(placed.stopped_erasures) == list(placed.unstoppable_erasures) == []
     listed = await service.ListHolds(compliance_pb2.ListHoldsRequest(bank=BANK), **by("olga"))
     assert list(listed.holds) == [hold]
     assert (hold.placed_by, hold.review_at) == ("user:olga", review)
@@ -415,11 +507,18 @@ async def test_calls_from_hold_to_receipt(world: World, service: Any) -> None:
     hidden = (await service.GetErasure(get, **by("alice"))).erasure
     assert (hidden.state, hidden.memory_count) == ("hidden", 2)
     assert not hidden.HasField("receipt") and not hidden.HasField("server_done_at")
+    assert not hidden.stopped_by_hold
+    late = await service.PlaceHold(place, **by("olga"))
+    assert list(late.stopped_erasures) == [begun.erasure_id]
+    assert (await service.GetErasure(get, **by("alice"))).erasure.stopped_by_hold
+    lift = compliance_pb2.LiftHoldRequest(bank=BANK, hold_id=late.hold.hold_id)
+    assert (await service.LiftHold(lift, **by("olga"))).released
     await world.runner().pass_once()
     done = (await service.GetErasure(get, **by("alice"))).erasure
+    assert (await service.GetErasure(get, **by("olga"))).erasure == done, "comply does as well as forget"
     assert done.state == "server_done" and done.HasField("server_done_at") and done.through_seq == 4
     assert verify(Receipt(done.receipt.statement, done.receipt.signature, done.receipt.public_key), TRUSTED)
-    assert await world.audited("") == ["hold.placed", "hold.lifted", *STEPS]
+    assert await world.audited("") == ["hold.placed", "hold.lifted"] * 2 + STEPS
 
 
 async def test_calls_that_are_refused(world: World, service: Any) -> None:

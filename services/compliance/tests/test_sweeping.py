@@ -27,7 +27,7 @@ class World:
 
     def __init__(self, sql: asyncpg.Connection, store: Store, path: Path) -> None:
         self.sql, self.path = sql, path
-        self.keys = KeyStore(path)
+        self.keys = KeyStore(path, make=True)
         self.sweep = Sweep(store, KeyStore(path))
 
     def page(self, age: float = UNUSED_SECONDS + 60) -> int:

@@ -20,7 +20,8 @@ from google.protobuf.message_factory import GetMessageClass
 from qdrant_client import grpc as wire
 from qdrant_client.grpc import collections_service_pb2, points_service_pb2, qdrant_pb2
 
-from services.index.engine.shards import Invalid, Missing, Refusal, Shards, Spec, Taken, Unsupported
+from services.index.engine.complaints import Complaints
+from services.index.engine.shards import Invalid, Missing, NoSpace, Refusal, Shards, Spec, Taken, Unsupported
 from services.index.engine.wire import (
     edge_filter,
     edge_point,
@@ -42,12 +43,14 @@ Call = Callable[[Any], Awaitable[Message]]
 Context = grpc.aio.ServicerContext[Any, Any]
 
 _log = logging.getLogger(__name__)
+_complaints = Complaints()
 
 _CODES: Final[Mapping[type[Refusal], grpc.StatusCode]] = {
     Invalid: grpc.StatusCode.INVALID_ARGUMENT,
     Unsupported: grpc.StatusCode.UNIMPLEMENTED,
     Missing: grpc.StatusCode.NOT_FOUND,
     Taken: grpc.StatusCode.ALREADY_EXISTS,
+    NoSpace: grpc.StatusCode.UNAVAILABLE,
 }
 _INDEX_TYPES: Final = {
     wire.FieldType.FieldTypeKeyword: (edge.PayloadSchemaType.Keyword, wire.PayloadSchemaType.Keyword),
@@ -323,8 +326,11 @@ def _answer(method: MethodDescriptor, call: Call | None) -> Callable[[bytes, Con
             await _abort(context, _CODES[type(refusal)], str(refusal))
         except DecodeError:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"not a {method.input_type.full_name}")
-        except Exception:  # the outermost frame: a bug is INTERNAL and stands in the log
-            _log.exception("%s failed", method.full_name)
+        except Exception as error:  # the outermost frame: a bug is INTERNAL and stands in the log
+            failure = f"{method.full_name} failed: {type(error).__name__}"
+            new = not _complaints.known(failure)
+            if count := _complaints.due(failure):
+                _log.error("%s; times since it was last said: %d", failure, count, exc_info=new)
             await _abort(
                 context, grpc.StatusCode.INTERNAL, f"{method.full_name} failed; see the engine's log"
             )

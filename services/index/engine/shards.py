@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import re
 import shutil
@@ -24,7 +25,11 @@ from typing import Any, Final, TypeVar
 
 import qdrant_edge as edge
 
+from services.index.engine.complaints import Complaints
+
 T = TypeVar("T")
+
+_log = logging.getLogger("teamlore.engine")
 
 #: Payload field that says which bank a point belongs to; nearly every query filters by it.
 TENANT_FIELD: Final = "bank"
@@ -34,6 +39,11 @@ DENSE: Final = ""
 #: A sweep waits this long for more deletes to share it: it costs as much for a hundred as for one.
 _GATHER_SECONDS: Final = 0.01
 
+#: A sweep that failed is tried again after these seconds, each time twice as many, whether or not anyone asks.
+_FIRST_RETRY, _LONGEST_RETRY = 1.0, 60.0
+
+_NO_SPACE = re.compile(r"Not enough space|No space left|os error 28")
+_NEEDED = re.compile(r"needed: ([\d.]+ \w+), available: ([\d.]+ \w+)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _DISTANCES: Final = {
     "Cosine": edge.Distance.Cosine,
@@ -44,7 +54,7 @@ _DISTANCES: Final = {
 
 
 class Refusal(Exception):
-    """A call that is answered with a sentence instead of a result; raised as one of its four kinds."""
+    """A call that is answered with a sentence instead of a result; raised as one of its five kinds."""
 
 
 class Invalid(Refusal):
@@ -61,6 +71,10 @@ class Missing(Refusal):
 
 class Taken(Refusal):
     """There is such a collection already."""
+
+
+class NoSpace(Refusal):
+    """The disk is too full to write the files anew; what was deleted stays hidden, and its bytes stay in them."""
 
 
 class DirectoryInUse(Exception):
@@ -95,13 +109,17 @@ class Spec:
 class Shard:
     """One collection. The engine's calls hold the GIL, so they run in a thread, one at a time."""
 
-    def __init__(self, spec: Spec, opened: edge.EdgeShard) -> None:
+    def __init__(self, spec: Spec, opened: edge.EdgeShard, unswept: NoSpace | None = None) -> None:
         """Take over an open shard of the engine; nothing else may use it from now on."""
         self.spec = spec
+        self.unswept = unswept
         self._edge: edge.EdgeShard | None = opened
         self._lock = asyncio.Lock()
         self._running: set[asyncio.Task[Any]] = set()
         self._next_sweep: asyncio.Task[None] | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._pause = _FIRST_RETRY
+        self._complaints = Complaints()
 
     async def read(self, call: Callable[[edge.EdgeShard], T]) -> T:
         """Run `call` on the engine's shard. Raises Missing when the collection was deleted meanwhile."""
@@ -119,7 +137,8 @@ class Shard:
     async def delete(self, operation: edge.UpdateOperation, *, wait: bool) -> None:
         """Delete points: hidden for good when this returns and, with `wait`, their bytes gone from the files.
 
-        Deleting what is not there sweeps as well: so a caller whose call was cut off just repeats it.
+        Deleting what is not there sweeps as well: so a caller whose call was cut off just repeats it. Raises NoSpace
+        when the points are hidden and their bytes have to stay for now; the sweep is tried again by itself.
         """
         await self.write(operation)
         sweep = self._sweep()
@@ -137,7 +156,21 @@ class Shard:
         async with self._lock:
             self._next_sweep = None  # whoever deletes from now on needs the sweep after this one
             if self._edge is not None:
-                await asyncio.to_thread(sweep, self._edge)
+                try:
+                    await asyncio.to_thread(sweep, self._edge)
+                except NoSpace as error:
+                    self.sweep_later(error)
+                    raise
+                self._pause = _FIRST_RETRY
+
+    def sweep_later(self, why: NoSpace) -> None:
+        """Tries the sweep again after a pause, and says once a minute what stands in its way."""
+        if count := self._complaints.due("sweep"):
+            _log.error("%s; tries since it was last said: %d", why, count)
+        if self._retry is not None:
+            self._retry.cancel()
+        self._retry = asyncio.get_running_loop().call_later(self._pause, self._sweep)
+        self._pause = min(2 * self._pause, _LONGEST_RETRY)
 
     async def _exclusively(self, call: Callable[[edge.EdgeShard], T]) -> T:
         async with self._lock:
@@ -152,11 +185,19 @@ class Shard:
     def _keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task.add_done_callback(self._done)
         return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        # Taken notice of here: for a sweep that nobody waits for, asyncio would log a traceback.
+        if not task.cancelled() and isinstance(task.exception(), Exception):
+            _log.debug("a task failed", exc_info=task.exception())
 
     async def close(self) -> None:
         """Finish what was begun, flush and let go of the files. Later calls raise Missing."""
+        if self._retry is not None:
+            self._retry.cancel()
         while self._running:
             await asyncio.gather(*self._running, return_exceptions=True)
         async with self._lock:
@@ -168,13 +209,22 @@ class Shard:
 def sweep(shard: edge.EdgeShard) -> None:
     """Write segments anew until none holds a deleted vector. Blocks; about 1 s per 100,000 points.
 
-    The old files leave at the flush *after* the rewrite, so a sweep ends with one.
+    The old files leave at the flush *after* the rewrite, so a sweep ends with one. Raises NoSpace.
     """
-    while True:
-        again = shard.optimize()
-        shard.flush()
-        if not again:
-            return
+    try:
+        while True:
+            again = shard.optimize()
+            shard.flush()
+            if not again:
+                return
+    except Exception as error:  # the engine raises nothing narrower
+        if not _NO_SPACE.search(str(error)):
+            raise
+        needed = _NEEDED.search(str(error))
+        said = f"needed {needed[1]}, free {needed[2]}" if needed else "no space is left"
+        raise NoSpace(
+            f"the disk is too full to write the vectors anew, so deleted ones stay in their files: {said}"
+        ) from error
 
 
 def _flush_and_close(shard: edge.EdgeShard) -> None:
@@ -200,6 +250,12 @@ class Shards:
         self._aside.mkdir()
         self._changing = asyncio.Lock()
         self._shards = {path.name: _open(path) for path in sorted(self._live.iterdir())}
+
+    def sweep_what_was_not(self) -> None:
+        """Goes on with the sweeps that opening had no space for."""
+        for shard in self._shards.values():
+            if shard.unswept is not None:
+                shard.sweep_later(shard.unswept)
 
     def names(self) -> list[str]:
         """Names of all collections, sorted."""
@@ -269,8 +325,12 @@ def _open(path: Path) -> Shard:
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(path / "shard" / "temp_segments")  # rewrites that never ended
     opened = edge.EdgeShard.load(str(path / "shard"), spec.config())
-    sweep(opened)
-    return Shard(spec, opened)
+    unswept = None
+    try:
+        sweep(opened)
+    except NoSpace as error:  # what was deleted is hidden all the same, and the rest can be served
+        unswept = error
+    return Shard(spec, opened, unswept)
 
 
 def _sync(path: Path) -> None:

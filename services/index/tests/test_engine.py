@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -20,6 +21,9 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from qdrant_client import AsyncQdrantClient, models
+
+from services.index.engine import shards
+from services.index.engine.complaints import Complaints
 
 ROOT = Path(__file__).parents[3]
 DIMENSION = 32
@@ -397,3 +401,82 @@ async def test_health_and_an_orderly_end(engine: Engine) -> None:
     assert engine.end(signal.SIGTERM) == 0
     engine.start()
     assert (await engine.client().count(NAME)).count == 10
+
+
+TOO_FULL = "Service runtime error: Not enough space available for optimization, needed: 25.91 MiB, available: 11.04 MiB"
+
+
+class FullDisk:
+    """Stands in for the engine's shard on a disk that is too full for the optimizer, until it is not."""
+
+    def __init__(self) -> None:
+        self.full, self.tries = True, 0
+
+    def update(self, operation: object) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def optimize(self) -> bool:
+        self.tries += 1
+        if self.full:
+            raise Exception(TOO_FULL)  # as the engine does
+        return False
+
+
+async def test_on_a_full_disk_a_delete_says_what_it_needs_and_goes_on_by_itself(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shards, "_FIRST_RETRY", 0.02)
+    disk: Any = FullDisk()
+    shard = shards.Shard(shards.Spec(DIMENSION, "Cosine"), disk)
+    for _ in range(20):
+        with pytest.raises(shards.NoSpace, match=r"needed 25\.91 MiB, free 11\.04 MiB"):
+            await shard.delete(disk, wait=True)
+    await shard.delete(disk, wait=False)
+    await asyncio.sleep(0.1)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "needed 25.91 MiB" in caplog.text and "Traceback" not in caplog.text
+    shard._pause = 0.02
+    shard._sweep()
+    await asyncio.sleep(0.1)
+    disk.full, before = False, disk.tries
+    await asyncio.sleep(0.2)
+    assert disk.tries > before, "nobody asked, and it was not tried again"
+    settled = disk.tries
+    await asyncio.sleep(0.2)
+    assert disk.tries == settled
+    await shard.delete(disk, wait=True)
+    await shard.close()
+
+
+async def test_a_sweep_that_opening_has_no_space_for_is_made_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shards.Shards(tmp_path)
+    await folder.create(NAME, shards.Spec(DIMENSION, "Cosine"))
+    await folder.close()
+    swept: list[object] = []
+
+    def full(shard: object) -> None:
+        swept.append(shard)
+        if len(swept) < 3:
+            raise shards.NoSpace("too full")
+
+    monkeypatch.setattr(shards, "sweep", full)
+    monkeypatch.setattr(shards, "_FIRST_RETRY", 0.02)
+    folder = shards.Shards(tmp_path)
+    folder.sweep_what_was_not()
+    await asyncio.sleep(0.3)
+    assert len(swept) == 3 and folder.names() == [NAME]
+    await folder.close()
+
+
+async def test_a_failure_is_told_once_a_minute_with_its_count() -> None:
+    now = [0.0]
+    complaints = Complaints(60, lambda: now[0])
+    assert not complaints.known("a")
+    assert [complaints.due(name) for name in "aaba"] == [1, 0, 1, 0] and complaints.known("a")
+    now[0] = 60
+    assert [complaints.due(name) for name in "aab"] == [3, 0, 1]

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.index.following import Change, InFlight, Vector
+from services.index.embedding import Urgency
+from services.index.following import Change, InFlight, Seen
 from services.index.indexing import Follower, erase
 
 BANK = "project:order"
@@ -60,9 +61,11 @@ class Parts:
         self._note("delete", list(ids), wait)
         self.points -= set(ids)
 
-    async def embed(self, texts: Sequence[str]) -> Vector:
-        self._note("embed", list(texts))
-        return np.ones((len(texts), 3), dtype=np.float32)
+    async def embed(self, texts: Sequence[str], urgency: Urgency) -> list[Seen]:
+        assert urgency == Urgency.FOLLOW
+        if texts:
+            self._note("embed", list(texts))
+        return [Seen(np.ones(3, dtype=np.float32), True)] * len(texts)
 
 
 def follower(parts: Any, in_flight: InFlight | None = None) -> Follower:
@@ -94,7 +97,7 @@ async def test_whatever_fails_saves_no_cursor_and_is_done_again(failing: str) ->
 
 async def test_a_text_that_was_just_checked_is_not_embedded_twice_and_then_let_go() -> None:
     parts, in_flight = Parts([change("a"), change("b", 2)], live_later={"a", "b"}), InFlight()
-    in_flight.put(BANK, "a", "text of a", np.ones(3, dtype=np.float32))
+    in_flight.put(BANK, "a", "text of a", Seen(np.ones(3, dtype=np.float32), True))
     await follower(parts, in_flight).follow(BANK)
     assert parts.log[0] == ("embed", ["text of b"]) and len(in_flight) == 0
 
@@ -105,3 +108,10 @@ async def test_an_erasure_waits_for_the_bank_then_for_the_files_and_spares_the_l
     assert await erase(parts, parts, InFlight(), "erasure", BANK, ["a", "b", "alive"]) == 2
     assert parts.log[0] == ("hold",) and parts.log[-1] == ("delete", ["a", "b"], True)
     assert parts.points == {"alive"}
+
+
+async def test_a_big_page_is_worked_off_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.index.indexing.PAGE_CHARACTERS", 30)
+    parts = Parts([change(name, seq) for seq, name in enumerate("abcdef", 1)], live_later=set("abcdef"))
+    assert await follower(parts).follow(BANK)
+    assert parts.points == {"a", "b", "c"} and parts.log[-1] == ("save", 3)

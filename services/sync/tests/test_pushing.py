@@ -7,6 +7,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from teamlore.index.v1 import index_pb2
 from teamlore.sync.v1 import sync_pb2
 
 from kit import audit
@@ -14,7 +15,9 @@ from kit.barrier import Barrier
 from kit.database import Database
 from kit.errors import Refusal
 from kit.sealing import KeyStore
-from services.sync.pushing import FORGOTTEN, METADATA_DIFFERS, TAKEN, Answer, Pusher, Terms
+from kit.validation import violations_of
+from services.sync.neighbours import LONGEST_ASKED, IndexClient, question
+from services.sync.pushing import FORGOTTEN, METADATA_DIFFERS, TAKEN, UNREADABLE, Answer, Known, Pusher, Terms
 from services.sync.records import Draft, Rejected, judge
 from services.sync.store import QUERIES, Store
 
@@ -68,7 +71,7 @@ class Bench:
 @pytest.fixture
 async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
     database = await Database.connect(database_url, "sync", QUERIES)
-    yield Bench(database_url, database, KeyStore(tmp_path / "k.db"))
+    yield Bench(database_url, database, KeyStore(tmp_path / "k.db", make=True))
     await database.close()
 
 
@@ -111,6 +114,36 @@ async def test_near_duplicates_are_named_and_a_silent_index_stores(bench: Bench)
     with audit.calling(audit.CallContext("memory.push", "user:alice", "t")):
         answers, skipped = await bench.pusher.push(BANK, "user:alice", [record("bbbbbbbb")])
     assert (answers[0].status, skipped) == ("stored", True)
+
+
+async def test_a_memory_whose_key_is_lost_stops_no_other_record(
+    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.push(record("aaaaaaaa"))
+    elsewhere = Pusher(bench.store, KeyStore(tmp_path / "other.db", make=True), bench.index, True)
+    bench.pusher = elsewhere
+    answers = await bench.push(record("aaaaaaaa"), record("bbbbbbbb", "other"))
+    assert [(a.status, a.reason) for a in answers] == [("rejected", UNREADABLE), ("stored", "")]
+    assert "ALARM" in caplog.text and "aaaaaaaa" in caplog.text
+
+
+async def test_one_that_is_erased_while_it_is_compared_was_forgotten(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.push(record("aaaaaaaa"))
+    real = bench.store.lookup
+
+    async def lookup(ids: Sequence[str]) -> Mapping[str, Known]:
+        found = await real(ids)
+        row = found["aaaaaaaa"].row
+        if row is not None:
+            with audit.calling(audit.CallContext("memory.forget", "user:alice", "t")):
+                await bench.store.erase(BANK, ["aaaaaaaa"], "user:alice", "op")
+            bench.pusher._keys.destroy([row.slot])
+        return found
+
+    monkeypatch.setattr(bench.store, "lookup", lookup)
+    assert [a.reason for a in await bench.push(record("aaaaaaaa"))] == [FORGOTTEN]
 
 
 def test_system_keys_and_secrets_are_dropped_and_the_hash_is_of_the_text_as_sent() -> None:
@@ -247,3 +280,58 @@ async def test_the_first_to_push_owns_the_bank(bench: Bench) -> None:
     assert await bench.superuser(owner, BANK) == "user:carol"
     await bench.push(record("cccccccc", "third"), bank="private:user:carol", author="user:carol")
     assert await bench.superuser(owner, "private:user:carol") is None
+
+
+SECRET = "api_key=abcdef "
+
+
+@pytest.mark.parametrize(
+    ("grown", "reason"),
+    [
+        (record("aaaaaaaa", SECRET * 3333), "text: must be at most 50000 characters, and has 116655 with"),
+        (record("aaaaaaaa", tags=["x" * 85 + " " + SECRET[:-1]]), "tags: must be at most 100 characters"),
+    ],
+)
+def test_what_a_redaction_makes_too_long_is_rejected_by_its_size(
+    grown: sync_pb2.Record, reason: str
+) -> None:
+    assert violations_of(grown) == []
+    found = judge(grown, BARRIER)
+    assert isinstance(found, Rejected) and found.reason.startswith(reason) and "abcdef" not in found.reason
+    assert isinstance(judge(grown, Barrier("off")), Draft)
+
+
+def drafts(*texts: str) -> list[Draft]:
+    return [Draft(f"draft-{number:03}", text, b"", "", None) for number, text in enumerate(texts)]
+
+
+def test_no_record_costs_its_push_the_near_duplicate_check() -> None:
+    odd = [" ", "x" * 60_000, "y" * 50_000, "\u3000\u00a0", "z " * LONGEST_ASKED, "plain  words\n"]
+    candidates, _ = question(drafts(*odd, " " * 60_000 + "padded", *["\U0001f642" * LONGEST_ASKED] * 90))
+    request = index_pb2.FindNearDuplicatesRequest(bank=BANK, candidates=candidates, threshold=0.95)
+    assert violations_of(request) == []
+    assert [candidate.text[:20] for candidate in candidates][:2] == ["plain words", "padded"]
+    widest, _ = question(drafts(*(chr(0x1F600 + n) * LONGEST_ASKED for n in range(100))))
+    request = index_pb2.FindNearDuplicatesRequest(bank=BANK, candidates=widest, threshold=0.95)
+    assert len(widest) == 100 and request.ByteSize() < 4 * 1024 * 1024
+
+
+async def test_equal_texts_of_one_push_are_one_whatever_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = IndexClient("127.0.0.1:1", "")
+    long = "w" * 60_000
+    found = await client.find(BANK, drafts(long, long + " ", "v" * 60_000), 0.95)
+    assert found == {"draft-001": "draft-000"}
+
+    class Stub:
+        def __init__(self, channel: object) -> None: ...
+
+        async def FindNearDuplicates(self, request: index_pb2.FindNearDuplicatesRequest, **_: object) -> object:
+            assert [candidate.id for candidate in request.candidates] == ["draft-000", "draft-002"]
+            return index_pb2.FindNearDuplicatesResponse(
+                results=[index_pb2.NearDuplicate(id="draft-000", duplicate_of="stored00")]
+            )
+
+    monkeypatch.setattr("services.sync.neighbours.index_pb2_grpc.IndexServiceStub", Stub)
+    found = await client.find(BANK, drafts("one", " one", "two", "two"), 0.95)
+    assert found == {"draft-000": "stored00", "draft-001": "stored00", "draft-003": "draft-002"}
+    await client.close()

@@ -3,9 +3,11 @@
 isort:skip_file
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pb2 as _descriptor_pb2
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf.internal import extension_dict as _extension_dict
 import builtins as _builtins
@@ -73,6 +75,7 @@ class Access(_message.Message):
     AUDIT_FIELD_NUMBER: _builtins.int
     MUTATES_FIELD_NUMBER: _builtins.int
     PERSON_FIELD_NUMBER: _builtins.int
+    ALSO_FIELD_NUMBER: _builtins.int
     bank: _builtins.str
     """The caller holds `permission` on the bank that this request field names."""
     banks: _builtins.str
@@ -99,6 +102,10 @@ class Access(_message.Message):
     """True where the call changes state, and so leaves exactly one audit row in the same commit."""
     person: _builtins.bool
     """True where a person must be present: the credential is a session of `teamlore login`, never a stored one."""
+    @_builtins.property
+    def also(self) -> _containers.RepeatedScalarFieldContainer[Global___Permission.ValueType]:
+        """Permissions that do as well as `permission`; of the rule `resource` alone."""
+
     def __init__(
         self_,  # pyright: ignore[reportSelfClsParameterName]
         *,
@@ -114,10 +121,11 @@ class Access(_message.Message):
         audit: _builtins.str = ...,
         mutates: _builtins.bool = ...,
         person: _builtins.bool = ...,
+        also: _abc.Iterable[Global___Permission.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["bank", b"bank", "banks", b"banks", "deployment", b"deployment", "internal", b"internal", "pattern", b"pattern", "public", b"public", "resource", b"resource", "rule", b"rule", "self", b"self"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["audit", b"audit", "bank", b"bank", "banks", b"banks", "deployment", b"deployment", "internal", b"internal", "mutates", b"mutates", "pattern", b"pattern", "permission", b"permission", "person", b"person", "public", b"public", "resource", b"resource", "rule", b"rule", "self", b"self"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["also", b"also", "audit", b"audit", "bank", b"bank", "banks", b"banks", "deployment", b"deployment", "internal", b"internal", "mutates", b"mutates", "pattern", b"pattern", "permission", b"permission", "person", b"person", "public", b"public", "resource", b"resource", "rule", b"rule", "self", b"self"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_rule: _TypeAlias = _typing.Literal["bank", "banks", "resource", "pattern", "self", "deployment", "internal", "public"]  # noqa: Y015
     _WhichOneofArgType_rule: _TypeAlias = _typing.Literal["rule", b"rule"]  # noqa: Y015

@@ -78,6 +78,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The bank is archived: it can be read and not written."""
     ERROR_REASON_VERSION_CONFLICT: _ErrorReason.ValueType  # 27
     """The object has changed since the version that the request names."""
+    ERROR_REASON_KEY_MISSING: _ErrorReason.ValueType  # 28
+    """A memory's key should be in the key store and is not; metadata carries the memory's id. To call again does not help:
+    an operator has to act.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """ErrorReason is the reason in the google.rpc.ErrorInfo of every refusal (domain `teamlore.dev`), without its prefix."""
@@ -138,4 +142,8 @@ ERROR_REASON_BANK_ARCHIVED: ErrorReason.ValueType  # 26
 """The bank is archived: it can be read and not written."""
 ERROR_REASON_VERSION_CONFLICT: ErrorReason.ValueType  # 27
 """The object has changed since the version that the request names."""
+ERROR_REASON_KEY_MISSING: ErrorReason.ValueType  # 28
+"""A memory's key should be in the key store and is not; metadata carries the memory's id. To call again does not help:
+an operator has to act.
+"""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

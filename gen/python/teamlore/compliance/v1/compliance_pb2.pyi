@@ -105,23 +105,35 @@ Global___PlaceHoldRequest: _TypeAlias = PlaceHoldRequest  # noqa: Y015
 
 @_typing.final
 class PlaceHoldResponse(_message.Message):
-    """PlaceHoldResponse is the hold."""
+    """PlaceHoldResponse is the hold, and which erasures of the bank that were under way it stops, as of its commit."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HOLD_FIELD_NUMBER: _builtins.int
+    STOPPED_ERASURES_FIELD_NUMBER: _builtins.int
+    UNSTOPPABLE_ERASURES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hold(self) -> Global___Hold:
         """The hold."""
+
+    @_builtins.property
+    def stopped_erasures(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Erasures whose keys the hold keeps until it is lifted; no reader gets their memories all the same. At most 1000."""
+
+    @_builtins.property
+    def unstoppable_erasures(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Erasures past the point of no return: the destruction of their keys had begun. At most 1000."""
 
     def __init__(
         self,
         *,
         hold: Global___Hold | None = ...,
+        stopped_erasures: _abc.Iterable[_builtins.str] | None = ...,
+        unstoppable_erasures: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hold", b"hold"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hold", b"hold"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hold", b"hold", "stopped_erasures", b"stopped_erasures", "unstoppable_erasures", b"unstoppable_erasures"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -291,6 +303,7 @@ class Erasure(_message.Message):
     CONFIRMED_DEVICES_FIELD_NUMBER: _builtins.int
     UNCONFIRMED_DEVICES_FIELD_NUMBER: _builtins.int
     RECEIPT_FIELD_NUMBER: _builtins.int
+    STOPPED_BY_HOLD_FIELD_NUMBER: _builtins.int
     erasure_id: _builtins.str
     """The id."""
     bank: _builtins.str
@@ -301,6 +314,8 @@ class Erasure(_message.Message):
     """How many memories it erases."""
     through_seq: _builtins.int
     """The seq of its last tombstone."""
+    stopped_by_hold: _builtins.bool
+    """True while a hold keeps its keys from being destroyed."""
     @_builtins.property
     def requested_at(self) -> _timestamp_pb2.Timestamp:
         """When it was asked for."""
@@ -334,10 +349,11 @@ class Erasure(_message.Message):
         confirmed_devices: _abc.Iterable[_builtins.str] | None = ...,
         unconfirmed_devices: _abc.Iterable[_builtins.str] | None = ...,
         receipt: Global___Receipt | None = ...,
+        stopped_by_hold: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt", "requested_at", b"requested_at", "server_done_at", b"server_done_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bank", b"bank", "confirmed_devices", b"confirmed_devices", "erasure_id", b"erasure_id", "memory_count", b"memory_count", "receipt", b"receipt", "requested_at", b"requested_at", "server_done_at", b"server_done_at", "state", b"state", "through_seq", b"through_seq", "unconfirmed_devices", b"unconfirmed_devices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bank", b"bank", "confirmed_devices", b"confirmed_devices", "erasure_id", b"erasure_id", "memory_count", b"memory_count", "receipt", b"receipt", "requested_at", b"requested_at", "server_done_at", b"server_done_at", "state", b"state", "stopped_by_hold", b"stopped_by_hold", "through_seq", b"through_seq", "unconfirmed_devices", b"unconfirmed_devices"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -67,7 +67,8 @@ class ComplianceServiceServicer:
     """
 
     def PlaceHold(self, request, context):
-        """Places a legal hold on a bank; from its commit on nothing of the bank is forgotten or erased.
+        """Places a legal hold on a bank; from its commit on nothing of the bank is forgotten or erased, but for the erasures
+        that the answer names as unstoppable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,7 +34,9 @@ class ComplianceServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ComplianceServiceAsyncStub: ...
     PlaceHold: _grpc.UnaryUnaryMultiCallable[_compliance_pb2.PlaceHoldRequest, _compliance_pb2.PlaceHoldResponse]
-    """Places a legal hold on a bank; from its commit on nothing of the bank is forgotten or erased."""
+    """Places a legal hold on a bank; from its commit on nothing of the bank is forgotten or erased, but for the erasures
+    that the answer names as unstoppable.
+    """
     LiftHold: _grpc.UnaryUnaryMultiCallable[_compliance_pb2.LiftHoldRequest, _compliance_pb2.LiftHoldResponse]
     """Lifts a hold; its row stays, with the time and the officer."""
     ListHolds: _grpc.UnaryUnaryMultiCallable[_compliance_pb2.ListHoldsRequest, _compliance_pb2.ListHoldsResponse]
@@ -50,7 +52,9 @@ class ComplianceServiceAsyncStub(ComplianceServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     PlaceHold: _aio.UnaryUnaryMultiCallable[_compliance_pb2.PlaceHoldRequest, _compliance_pb2.PlaceHoldResponse]  # type: ignore[assignment]
-    """Places a legal hold on a bank; from its commit on nothing of the bank is forgotten or erased."""
+    """Places a legal hold on a bank; from its commit on nothing of the bank is forgotten or erased, but for the erasures
+    that the answer names as unstoppable.
+    """
     LiftHold: _aio.UnaryUnaryMultiCallable[_compliance_pb2.LiftHoldRequest, _compliance_pb2.LiftHoldResponse]  # type: ignore[assignment]
     """Lifts a hold; its row stays, with the time and the officer."""
     ListHolds: _aio.UnaryUnaryMultiCallable[_compliance_pb2.ListHoldsRequest, _compliance_pb2.ListHoldsResponse]  # type: ignore[assignment]
@@ -69,7 +73,9 @@ class ComplianceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _compliance_pb2.PlaceHoldRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_compliance_pb2.PlaceHoldResponse, _abc.Awaitable[_compliance_pb2.PlaceHoldResponse]]:
-        """Places a legal hold on a bank; from its commit on nothing of the bank is forgotten or erased."""
+        """Places a legal hold on a bank; from its commit on nothing of the bank is forgotten or erased, but for the erasures
+        that the answer names as unstoppable.
+        """
 
     @_abc_1.abstractmethod
     def LiftHold(

@@ -1,0 +1,134 @@
+"""The model is shared fairly: nobody waits for a big push, nothing is embedded for nobody, and no queue is endless."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+
+import numpy as np
+import pytest
+from teamlore_embedder import open_embedder
+
+from kit.errors import Refusal
+from services.index.embedding import MOST_WAITING, PIECE_CHARACTERS, PIECE_TEXTS, Embedding, Urgency
+from services.index.following import Vector
+
+LONG = "The retry budget of the checkout service is five attempts. " * 700
+
+
+class Model:
+    """Runs a piece only when told to, and writes down which texts it ran."""
+
+    model, revision, dimension = "stand-in", "0" * 64, 3
+
+    def __init__(self) -> None:
+        self.runs: list[list[str]] = []
+        self.go = threading.Semaphore(0)
+        self.failing = ""
+
+    def embed(self, texts: Sequence[str]) -> Vector:
+        self.go.acquire(timeout=10)
+        self.runs.append(list(texts))
+        if self.failing in texts:
+            raise ValueError("a text that this model cannot read")
+        return np.array([[len(text), 0, 0] for text in texts], dtype=np.float32)
+
+    def seen_whole(self, texts: Sequence[str]) -> list[bool]:
+        return [not text.startswith("cut") for text in texts]
+
+
+@pytest.fixture
+async def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+async def embedding(model: Model) -> AsyncIterator[Embedding]:
+    opened = Embedding(model)
+    yield opened
+    opened.close()
+    model.go.release(1000)
+
+
+async def begun(embedding: Embedding, texts: Sequence[str], urgency: Urgency) -> asyncio.Task[list[object]]:
+    """A call that waits for the model."""
+    task: asyncio.Task[list[object]] = asyncio.ensure_future(embedding.embed(texts, urgency))
+    await asyncio.sleep(0.01)
+    return task
+
+
+async def test_each_text_gets_its_own_vector_in_the_order_asked(embedding: Embedding, model: Model) -> None:
+    model.go.release(100)
+    texts = ["x" * (7 * number % 50 + 1) for number in range(50)] + ["cut  off", "blank \n s"]
+    seen = await embedding.embed(texts, Urgency.CHECK)
+    assert [one.vector[0] for one in seen] == [len(" ".join(text.split())) for text in texts]
+    assert [one.whole for one in seen] == [True] * 50 + [False, True]
+    assert await embedding.embed([], Urgency.CHECK) == []
+
+
+async def test_the_more_urgent_goes_first_and_equals_take_turns(embedding: Embedding, model: Model) -> None:
+    tasks = [await begun(embedding, [f"follow{n}" for n in range(16)], Urgency.FOLLOW)]
+    tasks.append(await begun(embedding, [f"big{n}" for n in range(24)], Urgency.CHECK))
+    tasks.append(await begun(embedding, ["small"], Urgency.CHECK))
+    tasks.append(await begun(embedding, ["query"], Urgency.QUERY))
+    model.go.release(100)
+    await asyncio.gather(*tasks)
+    firsts = [run[0].rstrip("0123456789") for run in model.runs]
+    # One piece of the follower ran already when the others came.
+    assert firsts == ["follow", "query", "big", "small", "big", "big", "follow"]
+
+
+async def test_a_piece_is_small_in_texts_and_in_letters(embedding: Embedding, model: Model) -> None:
+    model.go.release(1000)
+    await embedding.embed(["short"] * 20 + ["y" * 39_000] * 5, Urgency.CHECK)
+    assert max(map(len, model.runs)) == PIECE_TEXTS
+    assert all(len(run) <= 2 for run in model.runs if len(run[-1]) > PIECE_CHARACTERS)
+
+
+async def test_what_nobody_waits_for_any_more_is_not_embedded(embedding: Embedding, model: Model) -> None:
+    running = await begun(embedding, [f"abandoned{n}" for n in range(100)], Urgency.CHECK)
+    waiting = await begun(embedding, ["abandoned too"], Urgency.CHECK)
+    other = await begun(embedding, ["other"], Urgency.CHECK)
+    for task in (running, waiting):
+        task.cancel()
+    await asyncio.gather(running, waiting, return_exceptions=True)
+    model.go.release(1000)
+    await other
+    assert len(model.runs) == 2 and model.runs[1] == ["other"]
+    # What was dropped does not count as waiting either.
+    await embedding.embed(["z"] * MOST_WAITING[Urgency.CHECK], Urgency.CHECK)
+
+
+async def test_more_than_can_be_worked_off_is_refused_and_says_when_to_come_back(
+    embedding: Embedding, model: Model
+) -> None:
+    first = await begun(embedding, ["x"] * MOST_WAITING[Urgency.CHECK], Urgency.CHECK)
+    with pytest.raises(Refusal) as caught:
+        await embedding.embed(["y"] * 100, Urgency.CHECK)
+    assert caught.value.reason == "RATE_LIMITED" and caught.value.retry_after
+    query = await begun(embedding, ["query"], Urgency.QUERY)
+    model.go.release(1000)
+    assert len(await query) == 1 and len(await first) == MOST_WAITING[Urgency.CHECK]
+
+
+async def test_a_text_that_fails_fails_its_own_call_alone(embedding: Embedding, model: Model) -> None:
+    model.failing = "bad"
+    bad = await begun(embedding, ["bad", *["also"] * 20], Urgency.CHECK)
+    good = await begun(embedding, ["good"], Urgency.CHECK)
+    model.go.release(1000)
+    with pytest.raises(ValueError, match="cannot read"):
+        await bad
+    assert len(await good) == 1 and len(model.runs) == 2
+
+
+async def test_a_query_is_answered_while_a_hundred_long_texts_are_worked_off() -> None:
+    """With the packaged model: the query ends when a piece or two have run, not when the push has."""
+    embedding = Embedding(open_embedder("", 2))
+    push = await begun(embedding, [f"{LONG[:39_000]} {number}" for number in range(100)], Urgency.CHECK)
+    try:
+        for _ in range(3):
+            await embedding.embed(["which retry budget does checkout have"], Urgency.QUERY)
+        assert not push.done()
+        assert len(embedding._queues[Urgency.CHECK][0].left) > 80
+    finally:
+        push.cancel()
+        embedding.close()
