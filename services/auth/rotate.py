@@ -14,13 +14,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from kit import audit
 from kit.config import load_or_exit
 from kit.database import Database
 from kit.errors import LOST, Refusal
-from kit.sealing import KeyMissing, KeyStore
+from kit.keystore import open_key_store
+from kit.sealing import KeyMissing
 from services.auth import keys, rotation
 from services.auth.keys import SealedKey
 from services.auth.main import Config
@@ -66,20 +66,20 @@ async def rotate(store: Store, secret: bytes, lead: float, now: bool) -> Done:
 
 async def _run(config: Config, now: bool) -> Done:
     lead = keys.Schedule.checked(config.key_rotation, config.key_lead, config.key_refresh).lead
-    keystore = KeyStore(Path(config.keystore))
+    database = await Database.connect(config.database_url, "auth", QUERIES, size=1)
     try:
-        secret = keystore.secret(keys.SEAL_NAME)
-        database = await Database.connect(config.database_url, "auth", QUERIES, size=1)
+        keystore = await open_key_store(database, config.keystore, "auth")
         try:
+            secret = keystore.secret(keys.SEAL_NAME)
             store = Store(database)
             stored, read_at = await store.signing_keys()
             # A key sealed under another key store's secret would stop every auth process at its next read.
             keys.open_ring(secret, stored, read_at)
             return await rotate(store, secret, lead, now)
         finally:
-            await database.close()
+            keystore.close()
     finally:
-        keystore.close()
+        await database.close()
 
 
 def main() -> None:

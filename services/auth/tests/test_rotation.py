@@ -19,7 +19,8 @@ from kit.config import OURS
 from kit.database import Database
 from kit.errors import Refusal
 from kit.identity import JWT_LEEWAY, JWT_SECONDS, AccessState, Authenticator, KeyCache
-from kit.sealing import KeyMissing, KeyStore
+from kit.keystore import open_key_store
+from kit.sealing import KeyMissing
 from services.auth import keys, rotation
 from services.auth.keys import MARGIN_SECONDS, SEAL_NAME, Schedule
 from services.auth.rotate import rotate
@@ -197,7 +198,7 @@ async def test_a_leaked_key_is_refused_at_once_and_callers_exchange_again(databa
         try:
             assert (await call("tlk_x")).internal
             kid, leaked = auth.signer()
-            forged, _ = identity.mint(leaked, kid, service.access.audience, "service:sync", "internal", "x")
+            forged, _ = identity.mint(leaked, kid, service.access.audience, "service:sync", "internal", "service:sync")
             assert (await call(forged)).internal
             # An unknown key id was just looked up: the limit on that must not hold up the new key.
             with pytest.raises(Refusal):
@@ -256,9 +257,11 @@ def run_rotate(url: str, keystore: Path, *arguments: str, **more: str) -> subpro
 
 async def test_the_command_and_its_exit_codes(database_url: str, tmp_path: Path) -> None:
     keystore = tmp_path / "keystore.db"
-    store = KeyStore(keystore)
+    database = await Database.connect(database_url, "auth", QUERIES)
+    store = await open_key_store(database, str(keystore), "auth")
     secret = store.secret(SEAL_NAME)
     store.close()
+    await database.close()
     async with replica(database_url, secret) as auth:
         await auth.tend()
         first = auth.signer()[0]

@@ -11,8 +11,9 @@ from teamlore.sync.v1 import sync_pb2
 
 from kit.database import Database
 from kit.sealing import Allocator, KeyStore, seal
+from services.index.embedding import Urgency
 from services.index.finding import Finder
-from services.index.following import InFlight, Vector
+from services.index.following import InFlight, Seen
 from services.index.store import QUERIES, Store
 from services.index.tests.test_engine import Engine
 from services.index.vectors import Point, Vectors
@@ -23,8 +24,8 @@ LANES = {"aaaaaaaa": "synced", "bbbbbbbb": "capture", "cccccccc": "entry"}
 
 
 class Embedding:
-    async def embed(self, texts: Sequence[str]) -> Vector:
-        return np.stack([NEAR for _ in texts])
+    async def embed(self, texts: Sequence[str], urgency: Urgency) -> list[Seen]:
+        return [Seen(NEAR, True) for _ in texts]
 
 
 class Bench:
@@ -49,7 +50,7 @@ class Bench:
 async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
     engine = Engine(tmp_path / "vectors")
     database = await Database.connect(database_url, "index", QUERIES)
-    keys, vectors = KeyStore(tmp_path / "k.db"), Vectors(f"http://127.0.0.1:{engine.port}")
+    keys, vectors = KeyStore(tmp_path / "k.db", make=True), Vectors(f"http://127.0.0.1:{engine.port}")
     bench = Bench(
         Finder(Store(database, keys), vectors, Embedding(), InFlight()),  # type: ignore[arg-type]
         vectors,
@@ -70,7 +71,7 @@ async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
             f"set session_replication_role = replica; update memory.memories set lane = '{lane}' where id = '{memory_id}'"
         )
     await vectors.create(3)
-    await vectors.put(BANK, [Point(memory_id, lane, "fact", NEAR) for memory_id, lane in LANES.items()])
+    await vectors.put(BANK, [Point(memory_id, lane, "fact", Seen(NEAR, True)) for memory_id, lane in LANES.items()])
     yield bench
     await vectors.close()
     await database.close()
@@ -91,14 +92,14 @@ async def test_only_lanes_at_or_above_the_least_are_served(bench: Bench, least: 
 
 
 async def test_what_a_vector_says_of_its_lane_leaks_nothing(bench: Bench) -> None:
-    await bench.vectors.put(BANK, [Point("aaaaaaaa", "entry", "fact", NEAR)])
+    await bench.vectors.put(BANK, [Point("aaaaaaaa", "entry", "fact", Seen(NEAR, True))])
     await bench.least("entry")
     assert await bench.found() == {"cccccccc"}
 
 
 async def test_nearer_memories_that_the_bank_does_not_serve_crowd_out_none_that_it_does(bench: Bench) -> None:
     far = np.array([0.1, 0.995, 0], dtype=np.float32)
-    await bench.vectors.put(BANK, [Point("cccccccc", "entry", "fact", far)])
-    await bench.vectors.put(BANK, [Point(f"near-{n:04}", "synced", "fact", NEAR) for n in range(60)])
+    await bench.vectors.put(BANK, [Point("cccccccc", "entry", "fact", Seen(far, True))])
+    await bench.vectors.put(BANK, [Point(f"near-{n:04}", "synced", "fact", Seen(NEAR, True)) for n in range(60)])
     await bench.least("entry")
     assert await bench.found(limit=1) == {"cccccccc"}

@@ -23,17 +23,23 @@ language plpgsql security definer set search_path = '' as $$
 declare
   made boolean;
 begin
-  if split_part(b, ':', 2) = '' then
+  if b !~ '^[A-Za-z0-9._:@-]{1,255}$' or split_part(b, ':', 2) = ''
+     -- `team:` begins the name of a group, never of a bank.
+     or split_part(b, ':', 1) not in ('project', 'space', 'system', 'client', 'private') then
     raise exception 'a bank id is a layer, a colon and a name' using errcode = '23514', constraint = 'scope_of_layer';
+  end if;
+  if b like 'client:%' and
+     b !~ '^client:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}:[A-Za-z0-9._-]{1,64}$'
+     or b like 'private:%' and b !~ '^private:(user|agent|service):[A-Za-z0-9._@-]{1,100}$' then
+    -- Refused before the row is tried, so that no log quotes it.
+    raise exception 'the ids in a bank id break their rules' using errcode = '23514', constraint = 'ids_of_layer';
   end if;
   insert into memory.banks (bank, layer, team_id, client_id, user_id)
   select b,
-         -- `team:` begins the name of a group, never of a bank.
-         case split_part(b, ':', 1) when 'project' then 'team' when 'space' then 'team' when 'team' then ''
-           else split_part(b, ':', 1) end,
+         case split_part(b, ':', 1) when 'project' then 'team' when 'space' then 'team' else split_part(b, ':', 1) end,
          case when b like 'client:%' then split_part(b, ':', 2) end,
-         case when b like 'client:%' then nullif(substr(b, 9 + length(split_part(b, ':', 2))), '') end,
-         case when b like 'private:%' then nullif(substr(b, 9), '') end
+         case when b like 'client:%' then split_part(b, ':', 3) end,
+         case when b like 'private:%' then substr(b, 9) end
   on conflict do nothing;
   made := found;
   insert into memory.heads (bank) values (b) on conflict do nothing;

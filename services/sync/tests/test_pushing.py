@@ -120,7 +120,7 @@ async def test_a_memory_whose_key_is_lost_stops_no_other_record(
     bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await bench.push(record("aaaaaaaa"))
-    elsewhere = Pusher(bench.store, KeyStore(tmp_path / "other.db", make=True), bench.index, True)
+    elsewhere = Pusher(bench.store, KeyStore(tmp_path / "other.db", make=True), bench.index, Terms())
     bench.pusher = elsewhere
     answers = await bench.push(record("aaaaaaaa"), record("bbbbbbbb", "other"))
     assert [(a.status, a.reason) for a in answers] == [("rejected", UNREADABLE), ("stored", "")]
