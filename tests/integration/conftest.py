@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -15,10 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import asyncpg
 import grpc
 import pytest
-from teamlore.auth.v1 import access_pb2, access_pb2_grpc
+from teamlore.auth.v1 import access_pb2, access_pb2_grpc, auth_pb2, auth_pb2_grpc
 from teamlore.feed.v1 import feed_pb2_grpc
 from teamlore.sync.v1 import sync_pb2_grpc
 
@@ -60,21 +58,14 @@ class RunningStack:
             )
         return answer.token
 
-    async def session(self, principal: str) -> str:
-        """A person session, written as auth writes one at a sign-in."""
-        secret = "tlk_" + os.urandom(16).hex()
-        database = await asyncpg.connect(self.facts.database_url)
-        try:
-            await database.execute(
-                "insert into auth.tokens (token_id, secret_hash, principal, kind, created_by, expires_at, personal, session)"
-                " values ($1, $2, $3, 'person', $3, now() + interval '15 minutes', true, true)",
-                os.urandom(8).hex(),
-                hashlib.sha256(secret.encode()).digest(),
-                principal,
+    async def session(self, principal: str, *grants: tuple[str, str]) -> str:
+        """A person session, as a person token that an admin made starts one."""
+        person = await self.token(principal, *grants, kind="person")
+        async with self.channel("auth") as channel:
+            answer = await auth_pb2_grpc.AuthServiceStub(channel).StartSession(
+                auth_pb2.StartSessionRequest(person_token=person)
             )
-        finally:
-            await database.close()
-        return secret
+        return answer.session_token
 
     def sync(self, channel: grpc.aio.Channel) -> sync_pb2_grpc.SyncServiceStub:
         return sync_pb2_grpc.SyncServiceStub(channel)

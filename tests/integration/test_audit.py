@@ -102,6 +102,9 @@ async def arrange(stack: RunningStack, method: MethodDescriptor, token: str) -> 
         if name == "RotateToken":
             return access_pb2.RotateTokenRequest(token_id=who.token_id)
         return access_pb2.RevokeTokenRequest(token_id=who.token_id)
+    if name == "StartSession":
+        person = await stack.token("user:present", ("project:x", "read"), kind="person")
+        return auth_pb2.StartSessionRequest(person_token=person)
     if name in ACCESS:
         before, request = ACCESS[name]
         for earlier in before:

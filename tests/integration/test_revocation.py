@@ -156,6 +156,12 @@ def backends_of(postmaster: int) -> list[int]:
     return found
 
 
+def send(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):  # a backend that was on its way out
+            os.kill(pid, number)
+
+
 async def test_with_postgres_paused_the_services_refuse_and_come_back(
     stack: RunningStack, addresses: dict[str, tuple[str, str]]
 ) -> None:
@@ -165,8 +171,7 @@ async def test_with_postgres_paused_the_services_refuse_and_come_back(
     for name, address in places:
         await knock(name, channels[address])(who)
     paused = backends_of(await postmaster_of(stack))
-    for pid in paused:
-        os.kill(pid, signal.SIGSTOP)
+    send(paused, signal.SIGSTOP)
     try:
         await asyncio.sleep(1.5)
         for name, address in places:
@@ -177,8 +182,7 @@ async def test_with_postgres_paused_the_services_refuse_and_come_back(
             assert seen.retry_after
             assert not await asyncio.to_thread(serving, address)
     finally:
-        for pid in paused:
-            os.kill(pid, signal.SIGCONT)
+        send(paused, signal.SIGCONT)
     deadline = time.monotonic() + 20
     for name, address in places:
         while True:
