@@ -4,45 +4,32 @@ Prints a table and writes bench/results.json: {"results": [{"name", "value", "un
 """
 
 import asyncio
-import json
 import os
 import random
 import signal
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import asyncpg
 import numpy as np
 from qdrant_client import AsyncQdrantClient, models
 from rich.console import Console
-from rich.table import Table
 from teamlore.feed.v1 import feed_pb2
 from teamlore.sync.v1 import sync_pb2
 from teamlore_embedder import open_embedder
 
+from bench.report import Result, report
 from kit.sealing import Allocator, KeyStore, seal
 from services.index.vectors import COLLECTION, point_id
 from tests.integration.conftest import RunningStack, running_stack
 from tests.robustness.processes import pid_of
 
-OUT = Path(__file__).with_name("results.json")
 SIZES = (1_000, 10_000)
 WORDS = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8").split()
 PUT = "select stored_id, stored_seq from memory.put($1, 'user:alice', $2, $3, $4, $5, $6, $7)"
 INSERT = "insert into plain select * from unnest($1::text[], $2::text[], $3::bytea[]) on conflict do nothing returning id"
-
-
-@dataclass(frozen=True)
-class Result:
-    """One figure: a ratio in one run, or a rate beside what it is measured against."""
-
-    name: str
-    value: float
-    unit: str
-    against: str
 
 
 def sentence(rng: random.Random) -> str:
@@ -200,12 +187,7 @@ def main() -> None:
     console = Console()
     with running_stack() as stack, console.status("measuring") as status:
         results = asyncio.run(measure(stack, status.update))
-    table = Table("name", "value", "unit", "against")
-    for result in results:
-        value = f"{result.value:,.2f}" if result.unit == "ratio" else f"{result.value:,.0f}"
-        table.add_row(result.name, value, result.unit, result.against)
-    console.print(table)
-    OUT.write_text(json.dumps({"results": [asdict(result) for result in results]}, indent=2) + "\n")
+    report(results, console)
 
 
 if __name__ == "__main__":

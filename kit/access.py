@@ -1,17 +1,38 @@
-"""Grants and what they allow: pure rules over frozen dataclasses."""
+"""What grants, denies, groups, Teams and layers allow: pure rules over frozen dataclasses."""
 
 import fnmatch
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 PERMISSIONS = ("read", "write", "forget", "comply", "admin")
+# What owners and admins of a Team hold on its clients, and owners on their banks; comply is given by name alone.
+_FULL = frozenset(("read", "write", "forget", "admin"))
+_WILD = frozenset("*?[")
 
 
 @dataclass(frozen=True)
 class Grant:
-    """Permissions on the banks that a case-sensitive fnmatch pattern covers."""
+    """Permissions on the banks that a case-sensitive fnmatch pattern covers, and where they come from."""
 
     pattern: str
     permissions: frozenset[str]
+    source: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A part in a Team: role `owner`, `admin` or `member`; active while neither it nor the Team is stopped."""
+
+    role: str
+    active: bool
+
+
+@dataclass(frozen=True)
+class BankFacts:
+    """What of a bank decides access: its owner, and whether its client is `active` or `archived` (None: unknown)."""
+
+    owner: str | None = None
+    client: str | None = None
 
 
 @dataclass(frozen=True)
@@ -22,39 +43,160 @@ class Caller:
     kind: str
     token_id: str
     grants: tuple[Grant, ...] = ()
+    denies: tuple[Grant, ...] = ()
+    revoked: tuple[Grant, ...] = ()
+    """Allows on CLIENT banks that were taken away."""
+    ceiling: tuple[Grant, ...] | None = None
+    """What a narrowed personal key may do at most; None where nothing narrows."""
+    groups: tuple[str, ...] = ()
+    memberships: Mapping[str, Membership] = field(default_factory=dict)
+    default_access: str = "deny"
+    person_present: bool = False
     internal: bool = False
+    expires_at: float | None = None
+    """Unix seconds."""
+    team: str = ""
+    """The Team that the call selected; CLIENT banks of others are out of reach."""
+    through: "Caller | None" = None
+    """The service that calls on this principal's behalf: both must hold what is asked."""
+    behalf_token_id: str = ""
+    """The principal's own credential, where a service calls on its behalf with its own."""
 
-    def may(self, permission: str, bank: str) -> bool:
+    def may(self, permission: str, bank: str, facts: BankFacts | None = None) -> bool:
         """Whether the caller holds `permission` on `bank`."""
-        return permission in self.permissions_on(bank)
+        return permission in self.permissions_on(bank, facts)
 
-    def permissions_on(self, bank: str) -> frozenset[str]:
-        """All the caller may do on `bank`. No pattern reaches a PRIVATE bank: it is its owner's alone."""
-        if bank.startswith("private:"):
-            own = bank == f"private:{self.principal}"
-            return frozenset(("read", "write", "forget")) if own else frozenset()
-        held: frozenset[str] = frozenset()
-        for grant in self.grants:
-            if fnmatch.fnmatchcase(bank, grant.pattern):
-                held |= grant.permissions
-        if bank.startswith("system:"):
-            held |= {"read"}
-            if "admin" not in held:
-                held -= {"write", "forget"}
+    def permissions_on(self, bank: str, facts: BankFacts | None = None) -> frozenset[str]:
+        """All the caller may do on `bank`: the union of what is allowed, less every deny."""
+        held = frozenset(word for word, given in self.given(bank, facts).items() if given)
+        held -= frozenset(word for word, taken in self.taken(bank).items() if taken)
+        if self.through is not None:
+            held &= self.through.permissions_on(bank, facts)
         return held
 
+    def given(self, bank: str, facts: BankFacts | None = None) -> Mapping[str, Sequence[str]]:
+        """Which sources give each permission on `bank`, before denies."""
+        found: dict[str, list[str]] = {word: [] for word in PERMISSIONS}
+
+        def give(permissions: frozenset[str], source: str) -> None:
+            for word in permissions:
+                found[word].append(source)
+
+        if bank.startswith("private:"):
+            if bank == f"private:{self.principal}" and self.through is None:
+                give(frozenset(("read", "write", "forget")), "its own PRIVATE bank")
+            return found
+        facts = facts or BankFacts()
+        if bank.startswith("client:") and not self._in_use(bank, facts):
+            return found
+        for grant in (*self.grants, *self._roles(bank)):
+            if fnmatch.fnmatchcase(bank, grant.pattern):
+                give(grant.permissions, grant.source)
+        if bank.startswith("system:"):
+            if not found["admin"]:
+                found = {word: [] for word in PERMISSIONS}
+            give(frozenset(("read",)), "everybody reads the SYSTEM layer")
+        elif not bank.startswith("client:"):
+            if self.default_access == "owner_only" and facts.owner == self.principal:
+                give(_FULL, "owner of the bank")
+            elif self.default_access == "open":
+                give(frozenset(("read", "write")), "default access open")
+        if self.ceiling is not None:
+            cap = frozenset().union(
+                *(grant.permissions for grant in self.ceiling if fnmatch.fnmatchcase(bank, grant.pattern))
+            )
+            found = {word: sources if word in cap else [] for word, sources in found.items()}
+        return found
+
+    def taken(self, bank: str) -> Mapping[str, Sequence[str]]:
+        """Which denies take each permission on `bank`; none reaches a PRIVATE bank."""
+        found: dict[str, list[str]] = {word: [] for word in PERMISSIONS}
+        if not bank.startswith("private:"):
+            for deny in self.denies:
+                if fnmatch.fnmatchcase(bank, deny.pattern):
+                    for word in deny.permissions:
+                        found[word].append(deny.source)
+        return found
+
+    def lost(self, bank: str) -> bool:
+        """Whether a CLIENT bank was within reach once: a grant was revoked, or the membership ended."""
+        membership = self.memberships.get(team_of(bank))
+        ended = membership is not None and not membership.active
+        return ended or any(fnmatch.fnmatchcase(bank, grant.pattern) for grant in self.revoked)
+
     def covers(self, pattern: str, permission: str = "admin") -> bool:
-        """Whether the caller holds `permission` on all that `pattern` covers: on `*`, or by the same or a wider glob."""
-        return any(
-            permission in grant.permissions and _wider(grant.pattern, pattern) for grant in self.grants
+        """Whether the caller surely holds `permission` on all banks but PRIVATE ones that `pattern` covers."""
+        roles = [grant for team in self.memberships for grant in self._roles(f"client:{team}:")]
+        return (
+            within(pattern, permission, (*self.grants, *roles))
+            and (self.ceiling is None or within(pattern, permission, self.ceiling))
+            and not any(
+                permission in deny.permissions and not _disjoint(deny.pattern, pattern) for deny in self.denies
+            )
+            and (self.through is None or self.through.covers(pattern, permission))
         )
+
+    def on_behalf_of(self, other: "Caller") -> "Caller":
+        """`other`, as this service calls for it: both must hold what is asked, and no person is present."""
+        return replace(
+            other,
+            through=self,
+            person_present=False,
+            token_id=self.token_id,
+            behalf_token_id=other.token_id,
+        )
+
+    def _in_use(self, bank: str, facts: BankFacts) -> bool:
+        team = team_of(bank)
+        membership = self.memberships.get(team)
+        return (
+            facts.client == "active"
+            and (not self.team or self.team == team)
+            and (membership is None or membership.active)
+        )
+
+    def _roles(self, bank: str) -> tuple[Grant, ...]:
+        team = team_of(bank)
+        membership = self.memberships.get(team)
+        if membership is None or not membership.active or membership.role == "member":
+            return ()
+        return (Grant(f"client:{team}:*", _FULL, f"{membership.role} of team {team}"),)
+
+
+def team_of(bank: str) -> str:
+    """The Team in the id of a CLIENT bank; empty for another bank."""
+    return bank.split(":", 2)[1] if bank.startswith("client:") else ""
+
+
+def needs_facts(caller: Caller, bank: str) -> bool:
+    """Whether access to `bank` depends on more than the caller."""
+    return bank.startswith("client:") or caller.default_access == "owner_only"
+
+
+def within(pattern: str, permission: str, grants: Sequence[Grant]) -> bool:
+    """Whether one of the grants surely gives `permission` on all that `pattern` covers."""
+    return any(permission in grant.permissions and _wider(grant.pattern, pattern) for grant in grants)
+
+
+def _literal(pattern: str) -> str:
+    """What every bank that the pattern covers begins with."""
+    return pattern[: min((pattern.index(sign) for sign in _WILD if sign in pattern), default=len(pattern))]
 
 
 def _wider(pattern: str, other: str) -> bool:
     """Whether `pattern` surely covers all that `other` covers: equal, or a prefix with a star of a literal start."""
     if pattern in ("*", other):
         return True
-    if pattern.endswith("*") and not set("*?[") & set(pattern[:-1]):
-        literal = other[: min((other.index(c) for c in "*?[" if c in other), default=len(other))]
-        return literal.startswith(pattern[:-1])
+    if pattern.endswith("*") and not _WILD & set(pattern[:-1]):
+        return _literal(other).startswith(pattern[:-1])
     return False
+
+
+def _disjoint(one: str, other: str) -> bool:
+    """Whether surely no bank is covered by both: a literal one that the other misses, or starts that differ."""
+    if not _WILD & set(one):
+        return not fnmatch.fnmatchcase(one, other)
+    if not _WILD & set(other):
+        return not fnmatch.fnmatchcase(other, one)
+    a, b = _literal(one), _literal(other)
+    return not (a.startswith(b) or b.startswith(a))

@@ -166,4 +166,6 @@ def _parse(raw: str, kind: Any) -> Any:
 
 
 def _article(kind: Any) -> str:
+    if isinstance(kind, types.UnionType):
+        kind = next(arg for arg in typing.get_args(kind) if arg is not type(None))
     return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "text")

@@ -47,6 +47,11 @@ TABLE: Mapping[str, Rule] = {
     "MODEL_MISMATCH": Rule(_C.FAILED_PRECONDITION, 409),
     "NOT_SUPPORTED": Rule(_C.UNIMPLEMENTED, 501),
     "DRAINING": Rule(_C.UNAVAILABLE, 503),
+    "ACCESS_REVOKED": Rule(_C.PERMISSION_DENIED, 403),
+    "PERSON_REQUIRED": Rule(_C.PERMISSION_DENIED, 403),
+    "QUOTA_EXCEEDED": Rule(_C.RESOURCE_EXHAUSTED, 429),
+    "BANK_ARCHIVED": Rule(_C.FAILED_PRECONDITION, 409),
+    "VERSION_CONFLICT": Rule(_C.ABORTED, 409),
     "INTERNAL": Rule(_C.INTERNAL, 500),
 }
 
@@ -62,6 +67,7 @@ _ENVOY_HTTP = {
     _C.UNIMPLEMENTED: 501,
     _C.UNAVAILABLE: 503,
     _C.DEADLINE_EXCEEDED: 504,
+    _C.ABORTED: 409,
     _C.INTERNAL: 500,
     _C.DATA_LOSS: 500,
 }
@@ -144,6 +150,7 @@ def from_driver(error: BaseException) -> Refusal | None:
         if state == "23514" and getattr(error, "constraint_name", None) in (
             "scope_of_layer",
             "banks_layer_check",
+            "ids_of_layer",
         ):
             return Refusal(
                 "INVALID_SCOPE",

@@ -1,9 +1,15 @@
-"""Token buckets: how many calls a principal may make of a method."""
+"""Token buckets: how many calls a principal may make of a method, and how many streams it may hold open."""
 
+import contextlib
 import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from kit.errors import Refusal
+
+_SWEEP = 10_000
+_STREAM_WAIT = 5.0
 
 
 @dataclass
@@ -22,18 +28,15 @@ class RateLimit:
         self._rate = per_minute / 60
         self._size = float(per_minute)
         self._buckets: dict[str, _Bucket] = {}
+        self._sweep_at = _SWEEP
 
     def take(self, key: str) -> None:
         """Counts one call. Raises Refusal RATE_LIMITED with the time to wait."""
         now = time.monotonic()
         bucket = self._buckets.get(key)
         if bucket is None:
-            if len(self._buckets) >= 10_000:
-                self._buckets = {
-                    k: b
-                    for k, b in self._buckets.items()
-                    if b.tokens + (now - b.at) * self._rate < self._size
-                }
+            if len(self._buckets) >= self._sweep_at:
+                self._sweep(now)
             bucket = self._buckets[key] = _Bucket(self._size, now)
         bucket.tokens = min(self._size, bucket.tokens + (now - bucket.at) * self._rate)
         bucket.at = now
@@ -44,3 +47,63 @@ class RateLimit:
                 retry_after=(1 - bucket.tokens) / self._rate,
             )
         bucket.tokens -= 1
+
+    def _sweep(self, now: float) -> None:
+        """Drops full buckets alone: a new one is full too, so nobody's limit starts over because others call."""
+        self._buckets = {
+            key: bucket
+            for key, bucket in self._buckets.items()
+            if bucket.tokens + (now - bucket.at) * self._rate < self._size
+        }
+        # Where many are in use, the next sweep waits until there are twice as many: a call stays cheap.
+        self._sweep_at = max(_SWEEP, 2 * len(self._buckets))
+
+
+class Limits:
+    """What one process lets each principal do: calls of each method a minute, and streams at a time."""
+
+    def __init__(
+        self,
+        per_minute: int,
+        public_per_minute: int,
+        streams: int,
+        overrides: Mapping[str, int] | None = None,
+    ) -> None:
+        """`overrides` gives calls a minute by full method name. Raises RuntimeError for a budget that lets nothing pass."""
+        if streams < 1:
+            raise RuntimeError("a principal must be allowed at least one stream")
+        for budget in (per_minute, public_per_minute):
+            RateLimit(budget)  # refuses at start what would be refused at the first call
+        self._per_minute = per_minute
+        self._public_per_minute = public_per_minute
+        self._streams = streams
+        self._calls = {method: RateLimit(budget) for method, budget in (overrides or {}).items()}
+        self._public: dict[str, RateLimit] = {}
+        self._open: Counter[str] = Counter()
+
+    def take(self, method: str, principal: str) -> None:
+        """Counts one call of a principal. Raises Refusal RATE_LIMITED."""
+        if method not in self._calls:
+            self._calls[method] = RateLimit(self._per_minute)
+        self._calls[method].take(principal)
+
+    def take_public(self, method: str, peer: str) -> None:
+        """Counts one call without a credential, by the address it comes from. Raises Refusal RATE_LIMITED."""
+        if method not in self._public:
+            self._public[method] = RateLimit(self._public_per_minute)
+        self._public[method].take(peer.rpartition(":")[0] or peer)
+
+    @contextlib.contextmanager
+    def stream(self, principal: str) -> Iterator[None]:
+        """Counts one open stream of a principal for as long as it lasts. Raises Refusal RATE_LIMITED."""
+        if self._open[principal] >= self._streams:
+            raise Refusal(
+                "RATE_LIMITED", "you hold as many streams as you may; close one", retry_after=_STREAM_WAIT
+            )
+        self._open[principal] += 1
+        try:
+            yield
+        finally:
+            self._open[principal] -= 1
+            if not self._open[principal]:
+                del self._open[principal]

@@ -6,10 +6,10 @@ import logging
 import signal
 import sys
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import grpc
 import uvloop
@@ -18,11 +18,15 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from opentelemetry import trace
 from teamlore.common.v1 import access_pb2
 
 from kit import audit, identity, telemetry, validation
 from kit.access import Caller
+from kit.decisions import DENIALS, Decisions
 from kit.errors import Refusal, field_invalid, from_driver, trailers
+from kit.foundation import Drain, Foundation, Settings
+from kit.limits import Limits
 from kit.sealing import KeyMissing
 
 log = logging.getLogger("teamlore.serving")
@@ -38,29 +42,41 @@ def access_of(method: MethodDescriptor) -> access_pb2.Access:
     return method.GetOptions().Extensions[access_pb2.access]
 
 
-class Drain:
-    """Tells streams that the process is going away, so that they end themselves with a last bookmark."""
+@dataclass
+class Built:
+    """What a service's `build` gives."""
 
-    def __init__(self) -> None:
-        self.started = asyncio.Event()
+    authenticator: identity.Authenticator
+    services: Mapping[str, tuple[Callable[[Any, grpc.aio.Server], None], object]]
+    """By full name: what registers it, and its handlers."""
+    resources: Mapping[str, BankOf] = field(default_factory=dict)
+    """By request field: the bank that the object belongs to."""
+    calls_per_minute: Mapping[str, int] = field(default_factory=dict)
+    """By full method name: a principal's budget where it is not the common one."""
 
 
 @dataclass
-class Built:
-    """What a service's `build` gives: who is calling, what to register, full service names, banks of resources."""
+class _Call:
+    """How far a call has come: enough to say of a refusal who was refused what."""
 
-    authenticator: identity.Authenticator
-    register: Sequence[Callable[[grpc.aio.Server], None]]
-    names: Sequence[str]
-    resources: Mapping[str, BankOf] = field(default_factory=dict)
+    method: str
+    caller: Caller | None = None
+    bank: str = ""
+    deciding: bool = False
 
 
 class Interceptor(grpc.aio.ServerInterceptor):
     """Runs every call of ours through the same steps, in the same order."""
 
-    def __init__(self, built: Built, drain: Drain) -> None:
+    def __init__(self, built: Built, drain: Drain, limits: Limits, decisions: Decisions) -> None:
+        """Raises RuntimeError for a service with a call that it could not wrap."""
+        for name in built.services:
+            for method in descriptor_pool.Default().FindServiceByName(name).methods:
+                _require_one_request(method)
         self._built = built
         self._drain = drain
+        self._limits = limits
+        self._decisions = decisions
         self._handlers: dict[str, Any] = {}
         self._open = {"unary": 0, "stream": 0}
 
@@ -77,34 +93,45 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return self._handlers[name]
 
     def _wrap(self, method: MethodDescriptor, handler: Any) -> Any:
+        _require_one_request(method)
         request_type = message_factory.GetMessageClass(method.input_type)
 
         async def unary(raw: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            with telemetry.tracer.start_as_current_span(method.full_name):
+            seen = _Call(method.full_name)
+            with _span(seen.method):
                 try:
                     with self._counted("unary", UNARY_BUDGET):
                         async with asyncio.timeout(min(context.time_remaining() or DEFAULT_DEADLINE, 120.0)):
-                            request, call = await self._admit(method, request_type, raw, context)
+                            request, call = await self._admit(method, request_type, raw, context, seen)
                             with audit.calling(call):
                                 answer = await handler.unary_unary(request, context)
-                    telemetry.calls.add(1, {"method": method.full_name, "answer": "OK"})
+                    _answered(seen.method, "OK")
                     return answer
                 except Exception as error:
-                    await self._refuse(method, error, context)
+                    await self._refuse(seen, error, context)
 
         async def stream(raw: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-            try:
-                with self._counted("stream", STREAM_BUDGET):
-                    request, call = await self._admit(method, request_type, raw, context)
-                    with audit.calling(call):
-                        async for answer in handler.unary_stream(request, context):
-                            await _write(context, answer)
-            except Exception as error:
-                await self._refuse(method, error, context)
+            seen = _Call(method.full_name)
+            with _span(seen.method):
+                try:
+                    with self._counted("stream", STREAM_BUDGET):
+                        request, call = await self._admit(method, request_type, raw, context, seen)
+                        with self._held(seen.caller), audit.calling(call):
+                            async for answer in handler.unary_stream(request, context):
+                                await _write(context, answer)
+                    _answered(seen.method, "OK")
+                except Exception as error:
+                    await self._refuse(seen, error, context)
 
         if method.server_streaming:
             return grpc.unary_stream_rpc_method_handler(stream, None, handler.response_serializer)
         return grpc.unary_unary_rpc_method_handler(unary, None, handler.response_serializer)
+
+    def _held(self, caller: Caller | None) -> contextlib.AbstractContextManager[None]:
+        """Counts an open stream of the caller; another service of ours may hold any number."""
+        if caller is None or caller.internal:
+            return contextlib.nullcontext()
+        return self._limits.stream(caller.principal)
 
     @contextlib.contextmanager
     def _counted(self, kind: str, budget: int) -> Any:
@@ -119,7 +146,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             self._open[kind] -= 1
 
     async def _admit(
-        self, method: MethodDescriptor, request_type: type[Message], raw: bytes, context: Any
+        self, method: MethodDescriptor, request_type: type[Message], raw: bytes, context: Any, seen: _Call
     ) -> tuple[Message, audit.CallContext | None]:
         access = access_of(method)
         try:
@@ -127,14 +154,21 @@ class Interceptor(grpc.aio.ServerInterceptor):
         except (DecodeError, ValueError) as error:
             raise field_invalid("", "the bytes are not a message of this method") from error
         caller: Caller | None = None
-        if not access.public:
-            metadata = {
-                str(key): value
+        if access.public:
+            self._limits.take_public(seen.method, context.peer())
+        else:
+            seen.deciding = True
+            metadata = [
+                (str(key), value)
                 for key, value in context.invocation_metadata() or ()
                 if isinstance(value, str)
-            }
-            caller = await self._built.authenticator.authenticate(metadata)
-            await self._authorise(access, request, caller)
+            ]
+            caller = seen.caller = await self._built.authenticator.authenticate(metadata)
+            await self._authorise(access, request, caller, seen)
+            seen.deciding = False
+            self._decisions.granted(seen.method, caller)
+            if not caller.internal:
+                self._limits.take(seen.method, caller.principal)
         identity.set_caller(caller)
         validation.check(request)
         call = None
@@ -142,34 +176,51 @@ class Interceptor(grpc.aio.ServerInterceptor):
             call = audit.CallContext(access.audit, caller.principal, caller.token_id)
         return request, call
 
-    async def _authorise(self, access: access_pb2.Access, request: Message, caller: Caller) -> None:
+    async def _authorise(
+        self, access: access_pb2.Access, request: Message, caller: Caller, seen: _Call
+    ) -> None:
+        await self._authorise_rule(access, request, caller, seen)
+        if access.person and not caller.person_present:
+            raise Refusal("PERSON_REQUIRED", "sign in with `teamlore login` and call from that session")
+
+    async def _authorise_rule(
+        self, access: access_pb2.Access, request: Message, caller: Caller, seen: _Call
+    ) -> None:
         rule = access.WhichOneof("rule")
         word = _WORDS[access.permission]
+        state = self._built.authenticator.access
         if (rule == "internal" and caller.internal) or rule == "self":
             return
-        if rule == "bank":
-            bank = str(getattr(request, access.bank))
-            if caller.may(word, bank):
+        if rule in ("bank", "banks"):
+            name = str(getattr(access, rule))
+            try:
+                for bank in _values(request, name.split(".")):
+                    seen.bank = bank
+                    await state.require(caller, word, bank)
                 return
-            refused = [v for v in validation.violations_of(request) if v.field == access.bank]
-            if refused:
-                raise Refusal("FIELD_INVALID", f"{access.bank}: {refused[0].description}", violations=refused)
-        elif rule == "resource":
-            refused = [v for v in validation.violations_of(request) if v.field == access.resource]
-            if refused:
-                raise Refusal(
-                    "FIELD_INVALID", f"{access.resource}: {refused[0].description}", violations=refused
-                )
+            except Refusal:
+                # Only a caller who may nothing learns first that the bank's id is malformed.
+                _refuse_field(request, name)
+                raise
+        if rule == "resource":
+            _refuse_field(request, access.resource)
             found = await self._built.resources[access.resource](str(getattr(request, access.resource)))
+            seen.bank = found or ""
+            facts = await state.facts(caller, found) if found is not None else None
             words = (word, *(_WORDS[number] for number in access.also))
-            if found is not None and (caller.internal or any(caller.may(each, found) for each in words)):
+            if found is not None and (
+                caller.internal or any(caller.may(each, found, facts) for each in words)
+            ):
                 return
             raise Refusal("NOT_FOUND", "there is no such object, or you may not see it")
-        elif rule == "pattern":
-            if all(caller.covers(value) for value in _values(request, access.pattern.split("."))):
-                return
+        if rule == "pattern":
             word = "admin"
-        elif rule == "deployment" and caller.covers("*"):
+            values = _values(request, access.pattern.split("."))
+            if values and all(caller.covers(value) for value in values):
+                return
+            if not values and caller.covers("*"):
+                return
+        elif rule == "deployment" and caller.covers("*", word):
             return
         raise Refusal(
             "PERMISSION_DENIED",
@@ -177,7 +228,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             metadata={"permission": word or str(rule)},
         )
 
-    async def _refuse(self, method: MethodDescriptor, error: Exception, context: Any) -> None:
+    async def _refuse(self, seen: _Call, error: Exception, context: Any) -> None:
         if isinstance(error, grpc.aio.AbortError):
             raise error
         if isinstance(error, TimeoutError) and (context.time_remaining() or 1) < 0.05:
@@ -188,12 +239,40 @@ class Interceptor(grpc.aio.ServerInterceptor):
             refusal = from_driver(error)
         if refusal is None:
             log_id = uuid.uuid4().hex[:12]
-            log.error("defect %s in %s", log_id, method.full_name, exc_info=error)
+            log.error("defect %s in %s", log_id, seen.method, exc_info=error)
             refusal = Refusal(
                 "INTERNAL", f"a defect of the server, logged as {log_id}", metadata={"log_id": log_id}
             )
-        telemetry.calls.add(1, {"method": method.full_name, "answer": refusal.reason})
+        _answered(seen.method, refusal.reason)
+        if refusal.reason in DENIALS or (seen.deciding and refusal.reason == "NOT_FOUND"):
+            await self._decisions.denied(seen.method, seen.caller, refusal.reason, seen.bank)
         await context.abort(refusal.rule.code, refusal.message, trailing_metadata=trailers(refusal))
+
+
+def _require_one_request(method: MethodDescriptor) -> None:
+    """The steps judge one request; a call that sends many would pass them unjudged."""
+    if method.client_streaming:
+        raise RuntimeError(
+            f"{method.full_name} takes a stream of requests, which the interceptor cannot judge"
+        )
+
+
+@contextlib.contextmanager
+def _span(method: str) -> Iterator[None]:
+    """A span that carries the method and the answer; an exception's words stay out of it. A caller may go away."""
+    with telemetry.tracer.start_as_current_span(
+        method, record_exception=False, set_status_on_exception=False
+    ):
+        try:
+            yield
+        except asyncio.CancelledError:
+            _answered(method, "CANCELLED")
+            raise
+
+
+def _answered(method: str, answer: str) -> None:
+    trace.get_current_span().set_attribute("answer", answer)
+    telemetry.calls.add(1, {"method": method, "answer": answer})
 
 
 async def _write(context: Any, answer: Any) -> None:
@@ -205,6 +284,13 @@ async def _write(context: Any, answer: Any) -> None:
         raise Refusal("SLOW_CONSUMER", "the stream was not read; resume from the last cursor") from error
 
 
+def _refuse_field(request: Message, name: str) -> None:
+    """Raises Refusal FIELD_INVALID where the field that says what to authorise breaks its rule."""
+    found = [v for v in validation.violations_of(request) if v.field == name]
+    if found:
+        raise Refusal("FIELD_INVALID", f"{name}: {found[0].description}", violations=found)
+
+
 def _values(message: Any, path: list[str]) -> list[str]:
     """All values at a dotted path through messages and repeated fields."""
     if not path:
@@ -214,14 +300,15 @@ def _values(message: Any, path: list[str]) -> list[str]:
     return [text for item in (value if repeated else [value]) for text in _values(item, path[1:])]
 
 
-Build = Callable[[Any, Drain], AbstractAsyncContextManager[Built]]
+S = TypeVar("S", bound=Settings)
+Build = Callable[[S, Foundation], Awaitable[Built]]
 
 
-def run(service: str, listen: str, config: Any, build: Build) -> None:
+def run(service: str, settings: S, queries: Path, build: Build[S], connections: int = 10) -> None:
     """Serves until SIGTERM or SIGINT, then drains. Exit code 1 with one line when it cannot start."""
     telemetry.start(service)
     try:
-        uvloop.run(_serve(service, listen, config, build))
+        uvloop.run(_serve(service, settings, queries, build, connections))
     except KeyMissing:
         sys.exit(f"{service} cannot start: the key store is not the one of this database")
     except (OSError, Refusal, RuntimeError, TimeoutError) as error:
@@ -236,14 +323,23 @@ def run(service: str, listen: str, config: Any, build: Build) -> None:
         )
 
 
-async def _serve(service: str, listen: str, config: Any, build: Build) -> None:
+async def _serve(service: str, settings: S, queries: Path, build: Build[S], connections: int) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     drain = Drain()
-    async with build(config, drain) as built:
+    async with Foundation.laid(service, settings, queries, drain, connections) as base:
+        decisions = Decisions(base.database, service)
+        base.at_end(decisions.stop)
+        built = await build(settings, base)
+        limits = Limits(
+            settings.calls_per_minute,
+            settings.public_calls_per_minute,
+            settings.streams_per_principal,
+            built.calls_per_minute,
+        )
         server = grpc.aio.server(
-            interceptors=[Interceptor(built, drain)],
+            interceptors=[Interceptor(built, drain, limits, decisions)],
             options=[
                 ("grpc.so_reuseport", 0),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 30_000),
@@ -252,20 +348,20 @@ async def _serve(service: str, listen: str, config: Any, build: Build) -> None:
                 ("grpc.max_connection_age_grace_ms", 60_000),
             ],
         )
-        for add in built.register:
-            add(server)
+        for add, handlers in built.services.values():
+            add(handlers, server)
         checks = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
         reflection.enable_server_reflection(
-            (*built.names, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+            (*built.services, health.SERVICE_NAME, reflection.SERVICE_NAME), server
         )
         try:
-            port = server.add_insecure_port(listen)
+            port = server.add_insecure_port(settings.listen)
         except RuntimeError as error:
-            raise OSError(f"{listen} is taken or not an address of this machine") from error
+            raise OSError(f"{settings.listen} is taken or not an address of this machine") from error
         await server.start()
         watch = asyncio.create_task(_watch_health(checks, built))
-        log.info("%s listening on %s:%d", service, listen.rpartition(":")[0], port)
+        log.info("%s listening on %s:%d", service, settings.listen.rpartition(":")[0], port)
         await stop.wait()
         log.info("%s draining", service)
         watch.cancel()
@@ -282,6 +378,6 @@ async def _watch_health(checks: Any, built: Built) -> None:
         status = (
             health_pb2.HealthCheckResponse.SERVING if fresh else health_pb2.HealthCheckResponse.NOT_SERVING
         )
-        for name in ("", *built.names):
+        for name in ("", *built.services):
             await checks.set(name, status)
         await asyncio.sleep(0.25)

@@ -23,12 +23,15 @@ def check(message: Message) -> None:
     found = violations_of(message)
     if found:
         first = found[0]
-        raise Refusal("FIELD_INVALID", f"{first.field}: {first.description}", violations=found[:20])
+        raise Refusal(
+            "FIELD_INVALID", f"{first.field or 'request'}: {first.description}", violations=found[:20]
+        )
 
 
 def _path(path: Any) -> str:
     text = ""
-    for element in path.elements:
+    # A rule over a whole message names no field.
+    for element in path.elements if path is not None else ():
         text += ("." if text else "") + element.field_name
         subscript = element.subscript
         if subscript is not None and getattr(subscript, "field", None) == "index":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
+from teamlore.auth.v1 import access_pb2, access_pb2_grpc
 
 from stack import topology
 from stack.errors import StackError
@@ -72,14 +72,14 @@ async def _bootstrap(settings: Settings, facts: Facts) -> str:
 
 
 async def _create(facts: Facts, admin: str, name: str) -> str:
-    request = auth_pb2.CreateTokenRequest(
+    request = access_pb2.CreateTokenRequest(
         principal=f"user:{name}",
         kind="agent",
-        grants=[auth_pb2.Grant(pattern="project:*", permissions=_GRANTS[name])],
+        grants=[access_pb2.Grant(pattern="project:*", permissions=_GRANTS[name])],
     )
     async with grpc.aio.insecure_channel(topology.address(facts, "auth")) as channel:
         try:
-            answer = await auth_pb2_grpc.AccessServiceStub(channel).CreateToken(
+            answer = await access_pb2_grpc.AccessServiceStub(channel).CreateToken(
                 request, timeout=20, metadata=(("authorization", f"Bearer {admin}"),)
             )
         except grpc.aio.AioRpcError as error:

@@ -40,6 +40,8 @@ class Settings:
     """A Postgres of one's own; None starts the embedded one."""
     qdrant_url: str | None = None
     """A Qdrant of one's own; None starts the vector engine."""
+    extra: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """More variables for a service, by its name."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def service_env(settings: Settings, facts: Facts, name: str) -> dict[str, str]:
         env["TEAMLORE_SERVICE_TOKEN"] = facts.tokens[name]
     if name == "index":
         env["QDRANT_URL"] = settings.qdrant_url or f"http://{address(facts, ENGINE)}"
-    return env
+    return env | dict(settings.extra.get(name, {}))
 
 
 def migrate_command(settings: Settings) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -9,12 +10,14 @@ from teamlore.common.v1 import access_pb2
 
 from kit.serving import access_of
 
-PACKAGES = ("auth", "sync", "feed", "compliance", "index")
+PROTOS = Path(__file__).resolve().parents[1] / "protos"
 
 
 def services() -> Iterator[ServiceDescriptor]:
-    for name in PACKAGES:
-        module = importlib.import_module(f"teamlore.{name}.v1.{name}_pb2")
+    # Every file there is, so that a service in a file of its own cannot escape.
+    for file in sorted(PROTOS.glob("teamlore/*/v1/*.proto")):
+        name = ".".join(file.relative_to(PROTOS).with_suffix("").parts)
+        module = importlib.import_module(f"{name}_pb2")
         yield from module.DESCRIPTOR.services_by_name.values()
 
 

@@ -8,6 +8,7 @@ speaks plain text: on loopback, or behind a load balancer that ends TLS.
 import argparse
 import importlib
 import json
+import pkgutil
 import string
 import sys
 from collections.abc import Mapping, Sequence
@@ -61,8 +62,14 @@ class Edge:
 
 
 def stubs(names: Sequence[str]) -> list[FileDescriptor]:
-    """The file descriptors of the named services' protos."""
-    return [importlib.import_module(f"teamlore.{name}.v1.{name}_pb2").DESCRIPTOR for name in names]
+    """The file descriptors of all protos of the named services' packages."""
+    found = []
+    for name in names:
+        package = importlib.import_module(f"teamlore.{name}.v1")
+        files = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+        modules = [importlib.import_module(f"{package.__name__}.{file}") for file in files if file.endswith("_pb2")]
+        found += [module.DESCRIPTOR for module in modules]
+    return found
 
 
 def descriptor_set(names: Sequence[str]) -> descriptor_pb2.FileDescriptorSet:
@@ -88,8 +95,8 @@ def _internal(method: MethodDescriptor) -> bool:
 
 
 def services_of(name: str) -> list[ServiceDescriptor]:
-    """The services in a proto."""
-    return list(stubs([name])[0].services_by_name.values())
+    """The services in a package."""
+    return [service for file in stubs([name]) for service in file.services_by_name.values()]
 
 
 def routes(names: Sequence[str]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ class Away:
     """Answers once, then fails once, then answers again."""
 
     def __init__(self, error: Exception) -> None:
-        self.answers: list[object] = [{"version": 1}, error]
+        self.answers: list[object] = [{"deployment": "d"}, {"version": 1}, error]
 
     async def execute_raw(self, sql: str, *args: object) -> object:
         answer = self.answers.pop(0) if self.answers else {"version": 2}

@@ -61,6 +61,7 @@ class Config:
     rate: float | None = setting("TEAMLORE_RATE", None, minimum=0.5, maximum=2)
     mode: str = setting("BANK_CREATION", "writers", choices=("writers", "admin"))
     loud: bool = setting("TEAMLORE_LOUD", False)
+    most: int | None = setting("TEAMLORE_MOST", None)
 
 
 def test_settings_are_read_and_typed() -> None:
@@ -71,11 +72,15 @@ def test_settings_are_read_and_typed() -> None:
 
 def test_all_problems_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        load(Config, {"TEAMLORE_PORT": "seven", "BANK_CREATION": "anyone", "TEAMLORE_PRT": "1"})
+        load(
+            Config,
+            {"TEAMLORE_PORT": "seven", "BANK_CREATION": "anyone", "TEAMLORE_PRT": "1", "TEAMLORE_MOST": "x"},
+        )
     text = str(caught.value)
     for part in (
         "DATABASE_URL is not set",
         "TEAMLORE_PORT must be a whole number",
+        "TEAMLORE_MOST must be a whole number",
         "BANK_CREATION must be one of",
         "TEAMLORE_PRT",
     ):

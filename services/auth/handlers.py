@@ -6,30 +6,42 @@ from typing import Any
 
 from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
 
-from kit import identity
-from kit.access import PERMISSIONS, Grant
-from kit.errors import Refusal, field_invalid
-from services.auth import tokens
-from services.auth.keys import KeyRing
+from kit import audit, identity
+from kit.errors import Refusal
+from services.auth import messages, sessions, tokens
+from services.auth.oidc import SignIn, SignIns
+from services.auth.rotation import Rotation
+from services.auth.rules import ordered
+from services.auth.sessions import PersonToken
 from services.auth.store import Store
+from services.auth.usage import LastUsed
 
 
 class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
     """Credentials into identities."""
 
-    def __init__(self, store: Store, ring: KeyRing, services: dict[bytes, str]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        access: identity.AccessState,
+        keys: Rotation,
+        services: dict[bytes, str],
+        sign_ins: SignIns,
+        used: LastUsed,
+    ) -> None:
         self._store = store
-        self._ring = ring
+        self._access = access
+        self._keys = keys
         self._services = services
+        self._sign_ins = sign_ins
+        self._used = used
 
     async def exchange(self, secret: str) -> tuple[str, float]:
         """A JWT for an opaque token and when it ends. Raises Refusal CREDENTIAL_…; the same for unknown and malformed."""
         digest = tokens.hash_secret(secret)
         service = self._services.get(digest)
         if service is not None:
-            return identity.mint(
-                self._ring.private, self._ring.kid, f"service:{service}", "internal", f"service:{service}"
-            )
+            return self._mint(f"service:{service}", "internal", f"service:{service}")
         token = await self._store.token_by_hash(digest)
         if token is None:
             raise Refusal("CREDENTIAL_INVALID", "the token is not one of this deployment")
@@ -37,7 +49,12 @@ class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
             raise Refusal("CREDENTIAL_REVOKED", "the token was revoked; ask an admin for a new one")
         if token.expires_at is not None and token.expires_at.timestamp() <= time.time():
             raise Refusal("CREDENTIAL_EXPIRED", "the token has ended; ask an admin for a new one")
-        return identity.mint(self._ring.private, self._ring.kid, token.principal, token.kind, token.token_id)
+        self._used.note(token.token_id)
+        return self._mint(token.principal, token.kind, token.token_id)
+
+    def _mint(self, principal: str, kind: str, token_id: str) -> tuple[str, float]:
+        kid, key = self._keys.signer()
+        return identity.mint(key, kid, self._access.audience, principal, kind, token_id)
 
     async def ExchangeToken(
         self, request: auth_pb2.ExchangeTokenRequest, context: Any
@@ -61,65 +78,70 @@ class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
                     use="sig",
                     x=base64.urlsafe_b64encode(key.public_bytes_raw()).decode().rstrip("="),
                 )
-                for kid, key in self._ring.public.items()
+                for kid, key in (await self._keys.public_keys()).items()
             ]
         )
+
+    async def StartSession(
+        self, request: auth_pb2.StartSessionRequest, context: Any
+    ) -> auth_pb2.StartSessionResponse:
+        """Begins a person session."""
+        origin: SignIn | PersonToken
+        if request.id_token:
+            origin = await self._sign_ins.verify(request.id_token)
+        else:
+            origin = sessions.check(await self._store.person_token(tokens.hash_secret(request.person_token)))
+        session = sessions.new_session()
+        # The call is public: who it is that changes state is known only now.
+        with audit.calling(audit.CallContext("auth.session_started", origin.principal, session.token_id)):
+            ends = await self._store.start_session(session, origin)
+        answer = auth_pb2.StartSessionResponse(
+            session_token=session.secret, token_id=session.token_id, principal=origin.principal
+        )
+        answer.expires_at.FromDatetime(ends)
+        return answer
+
+    async def GetSignIn(self, request: auth_pb2.GetSignInRequest, context: Any) -> auth_pb2.GetSignInResponse:
+        """Tells how to sign in."""
+        issuer = self._sign_ins.issuer
+        if not issuer.url:
+            return auth_pb2.GetSignInResponse()
+        return auth_pb2.GetSignInResponse(issuer=issuer.url, client_id=issuer.audience, scopes=issuer.scopes)
 
     async def WhoAmI(self, request: auth_pb2.WhoAmIRequest, context: Any) -> auth_pb2.WhoAmIResponse:
         """Tells the caller who it is."""
         caller = identity.caller()
-        held = caller.permissions_on(request.bank) if request.bank else frozenset()
+        held = frozenset[str]()
+        if request.bank:
+            held = caller.permissions_on(request.bank, await self._access.facts(caller, request.bank))
         return auth_pb2.WhoAmIResponse(
             principal=caller.principal,
             kind=caller.kind,
             token_id=caller.token_id,
-            permissions=[word for word in PERMISSIONS if word in held],
+            permissions=ordered(held),
+            groups=caller.groups,
+            person_present=caller.person_present,
+            expires_at=messages.stamp(caller.expires_at),
         )
 
-
-class AccessHandlers(auth_pb2_grpc.AccessServiceServicer):
-    """Who may do what."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def CreateToken(
-        self, request: auth_pb2.CreateTokenRequest, context: Any
-    ) -> auth_pb2.CreateTokenResponse:
-        """Creates a token."""
-        who = identity.caller()
-        # A principal brings its PRIVATE bank and its name on what it writes: only who administers all may hand that out.
-        if not who.covers("*") and request.principal != who.principal:
-            raise Refusal(
-                "PERMISSION_DENIED",
-                "you may make tokens for yourself alone",
-                metadata={"permission": "admin"},
-            )
-        if request.principal.partition(":")[2] in tokens.SERVICE_NAMES and request.principal.startswith(
-            "service:"
-        ):
-            raise field_invalid("principal", "names a service of this deployment")
-        for grant in request.grants:
-            if "comply" in grant.permissions and not who.covers(grant.pattern, "comply"):
-                raise Refusal(
-                    "PERMISSION_DENIED", "you lack the permission comply", metadata={"permission": "comply"}
-                )
-        patterns = [grant.pattern for grant in request.grants]
-        if len(set(patterns)) != len(patterns):
-            raise field_invalid("grants.pattern", "each pattern may stand once")
-        expires = None
-        if request.HasField("expires_at"):
-            try:
-                expires = request.expires_at.ToDatetime(tzinfo=identity.UTC)
-            except (ValueError, OverflowError) as error:
-                raise field_invalid("expires_at", "must be a time between the years 1 and 9999") from error
-        grants = tuple(Grant(grant.pattern, frozenset(grant.permissions)) for grant in request.grants)
-        token = tokens.make_token(request.principal, request.kind, grants, expires)
-        await self._store.add_token(token, who.principal)
-        return auth_pb2.CreateTokenResponse(token_id=token.token_id, token=token.secret)
-
-    async def RevokeToken(
-        self, request: auth_pb2.RevokeTokenRequest, context: Any
-    ) -> auth_pb2.RevokeTokenResponse:
-        """Revokes a token."""
-        return auth_pb2.RevokeTokenResponse(revoked=await self._store.revoke(request.token_id))
+    async def ExplainAccess(
+        self, request: auth_pb2.ExplainAccessRequest, context: Any
+    ) -> auth_pb2.ExplainAccessResponse:
+        """Tells why a principal may do what it may on a bank."""
+        who, refused = identity.caller(), ""
+        other = request.principal not in ("", who.principal)
+        if other:
+            await self._access.require(who, "admin", request.bank)
+            found = await self._access.explain(None, request.principal)
+            assert found is not None, "a principal without a token is always known"
+            who, refused = found
+        elif request.bank.startswith("client:"):
+            # What gives and what takes would tell that the client is there.
+            await self._access.require(who, "read", request.bank)
+        return auth_pb2.ExplainAccessResponse(
+            principal=who.principal,
+            groups=who.groups,
+            permissions=messages.explanation(
+                who, request.bank, await self._access.facts(who, request.bank), refused
+            ),
+        )

@@ -1,70 +1,85 @@
 """The auth service: `python -m services.auth.main`."""
 
-import contextlib
-import os
-from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from teamlore.auth.v1 import auth_pb2_grpc
+from teamlore.auth.v1 import access_pb2_grpc, auth_pb2_grpc
 
-from kit import audit
-from kit.config import DATABASE_URL, LISTEN, load_or_exit, setting
-from kit.database import Database
-from kit.identity import AccessState, Authenticator, KeyCache
-from kit.keystore import open_key_store
-from kit.serving import Built, Drain, run
-from services.auth.handlers import AccessHandlers, AuthHandlers
-from services.auth.keys import SEAL_NAME, make_key, open_ring
+from kit.config import load_or_exit, setting
+from kit.foundation import Foundation, Settings
+from kit.identity import Authenticator, KeyCache
+from kit.serving import Built, run
+from services.auth.access_handlers import AccessHandlers
+from services.auth.access_store import AccessStore
+from services.auth.handlers import AuthHandlers
+from services.auth.keys import SEAL_NAME, Schedule
+from services.auth.oidc import Issuer, SignIns
+from services.auth.rotation import Rotation
 from services.auth.store import QUERIES, Store
 from services.auth.tokens import parse_service_hashes
+from services.auth.usage import LastUsed
 
 
-@dataclass(frozen=True)
-class Config:
-    """Settings of the auth service."""
+@dataclass(frozen=True, kw_only=True)
+class Config(Settings):
+    """Settings of the auth service, whose key store seals the signing key."""
 
-    database_url: str = setting("DATABASE_URL", form=DATABASE_URL)
-    keystore: str = setting("TEAMLORE_KEYSTORE")
-    """File of the key store, which seals the signing key."""
-    listen: str = setting("TEAMLORE_LISTEN", "0.0.0.0:8080", form=LISTEN)
     service_token_hashes: str = setting("TEAMLORE_SERVICE_TOKEN_HASHES", "")
     """`sync=<sha256 hex of its token>,…`: the other services of this deployment."""
+    key_rotation: float = setting("TEAMLORE_KEY_ROTATION_SECONDS", 2_592_000.0, minimum=1, maximum=315_360_000)
+    """From one signing key to the next."""
+    key_lead: float = setting("TEAMLORE_KEY_LEAD_SECONDS", 300.0, minimum=0.1, maximum=86_400)
+    """From publishing a signing key to its first use."""
+    key_refresh: float = setting("TEAMLORE_KEY_REFRESH_SECONDS", 30.0, minimum=0.05, maximum=3600)
+    """How often services read the keys; only tests shorten it."""
+    oidc_issuer: str = setting("TEAMLORE_OIDC_ISSUER", "")
+    """The issuer, exactly as its tokens name it; empty where only person tokens start sessions."""
+    oidc_audience: str = setting("TEAMLORE_OIDC_AUDIENCE", "")
+    """The client id that people sign in with."""
+    oidc_scopes: str = setting("TEAMLORE_OIDC_SCOPES", "openid email")
+    oidc_algorithms: str = setting("TEAMLORE_OIDC_ALGORITHMS", "RS256,ES256,EdDSA")
+    oidc_principal_claim: str = setting("TEAMLORE_OIDC_PRINCIPAL_CLAIM", "email")
+    """Must be a claim that a person cannot change at will; `email` has to be verified and is read in lower case."""
+    oidc_principal_prefix: str = setting("TEAMLORE_OIDC_PRINCIPAL_PREFIX", "user:")
+    oidc_groups_claim: str = setting("TEAMLORE_OIDC_GROUPS_CLAIM", "")
+    """The claim with a list of groups; empty takes none from the issuer."""
+    oidc_group_prefix: str = setting("TEAMLORE_OIDC_GROUP_PREFIX", "team:")
+    secrets_barrier: str = setting("TEAMLORE_SECRETS_BARRIER", "redact", choices=("redact", "reject", "off"))
+    """As sync has it: what a bank without a barrier of its own is shown with."""
 
-
-@contextlib.asynccontextmanager
-async def build(config: Config, drain: Drain) -> AsyncIterator[Built]:
-    """Connects, makes the first signing key where there is none, and gives what is served."""
-    database = await Database.connect(config.database_url, "auth", QUERIES)
-    keystore = await open_key_store(database, config.keystore, "auth")
-    access = AccessState(database)
-    try:
-        store = Store(database)
-        secret = keystore.secret(SEAL_NAME)
-        with audit.calling(audit.CallContext("auth.signing_key_made", "service:auth", "service:auth")):
-            ring = open_ring(secret, await store.signing_keys(make_key(secret, os.urandom(8).hex())))
-        await access.start()
-
-        async def own_keys() -> Mapping[str, Ed25519PublicKey]:
-            return ring.public
-
-        handlers = AuthHandlers(store, ring, parse_service_hashes(config.service_token_hashes))
-        yield Built(
-            Authenticator(KeyCache(own_keys), access, handlers.exchange),
-            [
-                lambda server: auth_pb2_grpc.add_AuthServiceServicer_to_server(handlers, server),
-                lambda server: auth_pb2_grpc.add_AccessServiceServicer_to_server(
-                    AccessHandlers(store), server
-                ),
-            ],
-            ("teamlore.auth.v1.AuthService", "teamlore.auth.v1.AccessService"),
+    def issuer(self) -> Issuer:
+        """The issuer. Raises RuntimeError for settings that cannot be meant."""
+        return Issuer(
+            self.oidc_issuer,
+            self.oidc_audience,
+            tuple(self.oidc_scopes.split()),
+            tuple(word.strip() for word in self.oidc_algorithms.split(",")),
+            self.oidc_principal_claim,
+            self.oidc_principal_prefix,
+            self.oidc_groups_claim,
+            self.oidc_group_prefix,
         )
-    finally:
-        await access.stop()
-        await database.close()
-        keystore.close()
+
+
+async def build(config: Config, base: Foundation) -> Built:
+    """Makes the first signing key where there is none, and gives what is served."""
+    schedule = Schedule.checked(config.key_rotation, config.key_lead, config.key_refresh)
+    store = Store(base.database)
+    keys, used = Rotation(store, base.keys.secret(SEAL_NAME), schedule), LastUsed(store.touch_tokens)
+    base.at_end(keys.stop)
+    await keys.start(base.access)
+    base.at_end(used.stop)
+    used.start()
+    services = parse_service_hashes(config.service_token_hashes)
+    handlers = AuthHandlers(store, base.access, keys, services, SignIns(config.issuer()), used)
+    access = AccessHandlers(store, AccessStore(base.database), base.access, config.secrets_barrier)
+    return Built(
+        Authenticator(KeyCache(keys.public_keys, config.key_refresh), base.access, handlers.exchange),
+        {
+            "teamlore.auth.v1.AuthService": (auth_pb2_grpc.add_AuthServiceServicer_to_server, handlers),
+            "teamlore.auth.v1.AccessService": (access_pb2_grpc.add_AccessServiceServicer_to_server, access),
+        },
+    )
 
 
 if __name__ == "__main__":
-    settings = load_or_exit(Config)
-    run("auth", settings.listen, settings, build)
+    run("auth", load_or_exit(Config), QUERIES, build)

@@ -1,9 +1,15 @@
 """Auth's rows."""
 
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 
-from kit.database import Database, Transaction
+from kit import identity
+from kit.database import Database, Record, Transaction
+from kit.errors import Refusal
 from services.auth.keys import SealedKey
+from services.auth.oidc import SignIn
+from services.auth.sessions import SESSION_SECONDS, NewSession, PersonToken
 from services.auth.tokens import NewToken, StoredToken
 
 QUERIES = Path(__file__).with_name("queries.sql")
@@ -24,10 +30,10 @@ class Store:
             row["token_id"], row["principal"], row["kind"], row["expires_at"], row["revoked_at"] is not None
         )
 
-    async def add_token(self, token: NewToken, created_by: str) -> None:
-        """Keeps a token and tells every service."""
+    async def add_token(self, token: NewToken, created_by: str, session: str = "") -> None:
+        """Keeps a token, minted in `session` where it is a personal key, and tells every service."""
         async with self._database.transaction() as tx:
-            await self._insert(tx, token, created_by)
+            await insert_token(tx, token, created_by, session)
 
     async def add_first_admin(self, token: NewToken) -> bool:
         """Keeps the first token with admin on everything; False when one exists already."""
@@ -35,44 +41,132 @@ class Store:
             await tx.fetch("lock_start")
             if await tx.value("any_admin"):
                 return False
-            await self._insert(tx, token, token.principal)
+            await insert_token(tx, token, token.principal)
             return True
 
-    async def _insert(self, tx: Transaction, token: NewToken, created_by: str) -> None:
-        await tx.fetch(
-            "insert_token",
-            token.token_id,
-            token.secret_hash,
-            token.principal,
-            token.kind,
-            created_by,
-            token.expires_at,
-        )
-        await tx.fetch(
-            "insert_grants",
-            token.token_id,
-            [grant.pattern for grant in token.grants],
-            [",".join(sorted(grant.permissions)) for grant in token.grants],
-        )
-        await tx.fetch("bump_access")
-        tx.changed("", 1)
+    async def signing_keys(self) -> tuple[list[SealedKey], datetime]:
+        """The unretired signing keys in the order in which they begin to sign, and the database's time."""
+        return _keys(await self._database.fetch("signing_keys"))
 
-    async def revoke(self, token_id: str) -> bool:
-        """Revokes a token; False when it was revoked already or is unknown."""
-        async with self._database.transaction() as tx:
-            if await tx.row("revoke_token", token_id) is None:
-                return False
-            await tx.fetch("bump_access")
-            tx.changed("", 1)
-            return True
-
-    async def signing_keys(self, first: SealedKey) -> list[SealedKey]:
-        """All signing keys, the newest last; keeps `first` where there is none."""
+    async def make_signing_key(
+        self,
+        start: Callable[[Sequence[SealedKey], datetime], datetime | None],
+        make: Callable[[datetime], SealedKey],
+        bump: bool = False,
+    ) -> SealedKey | None:
+        """Keeps a key that begins when `start` says, given the unretired keys and the time; None where it says None."""
         async with self._database.transaction() as tx:
             await tx.fetch("lock_start")
-            rows = await tx.fetch("signing_keys")
-            if not rows:
-                await tx.fetch("insert_signing_key", first.kid, first.public, first.sealed_private)
-                tx.changed("", 1)
-                return [first]
-            return [SealedKey(row["kid"], row["public_key"], row["sealed_private_key"]) for row in rows]
+            begins = start(*_keys(await tx.fetch("signing_keys")))
+            if begins is None:
+                return None
+            key = make(begins)
+            await tx.fetch("insert_signing_key", key.kid, key.public, key.sealed_private, key.active_from)
+            if bump:
+                await tx.fetch("bump_access")
+            tx.changed("", 1)
+            return key
+
+    async def retire_signing_keys(
+        self, choose: Callable[[Sequence[SealedKey], datetime], Sequence[str]], bump: bool = False
+    ) -> int:
+        """Retires the keys that `choose` names and wipes their private halves; counts them."""
+        async with self._database.transaction() as tx:
+            await tx.fetch("lock_start")
+            kids = choose(*_keys(await tx.fetch("signing_keys")))
+            done = len(await tx.fetch("retire_signing_keys", list(kids)))
+            if done and bump:
+                await tx.fetch("bump_access")
+            tx.changed("", done)
+            return done
+
+    async def person_token(self, secret_hash: bytes) -> PersonToken | None:
+        """The token with this hash of its secret, as one that may start a session."""
+        row = await self._database.row("person_token", secret_hash)
+        if row is None:
+            return None
+        ends = row["expires_at"].timestamp() if row["expires_at"] else None
+        opens = row["kind"] == "person" and not row["session"] and row["principal"].startswith("user:")
+        return PersonToken(
+            row["token_id"],
+            row["principal"],
+            opens,
+            row["personal"],
+            tuple(row["groups"]),
+            ends,
+            row["revoked"],
+            row["expired"],
+        )
+
+    async def start_session(self, session: NewSession, origin: SignIn | PersonToken) -> datetime:
+        """Keeps a session and gives its end. Raises Refusal ACCESS_REVOKED, CREDENTIAL_REVOKED or CREDENTIAL_INVALID.
+
+        An ID token is used up, and its groups take the place of those that the issuer named before.
+        """
+        async with self._database.transaction() as tx:
+            if await tx.value("is_suspended", origin.principal):
+                raise Refusal("ACCESS_REVOKED", "the principal is suspended; ask an admin")
+            if isinstance(origin, SignIn):
+                await self._use(tx, origin)
+                groups: tuple[str, ...] = ()
+                started_from = None
+            else:
+                if await tx.row("hold_live_token", origin.token_id) is None:
+                    raise Refusal("CREDENTIAL_REVOKED", "the token was revoked; ask an admin for a new one")
+                groups, started_from = origin.groups, origin.token_id
+            ends = await tx.value(
+                "insert_session",
+                session.token_id,
+                session.secret_hash,
+                origin.principal,
+                list(groups),
+                started_from,
+                SESSION_SECONDS,
+                origin.ends_at,
+            )
+            if isinstance(origin, PersonToken) and origin.personal:
+                await tx.fetch("copy_ceiling", session.token_id, origin.token_id)
+            tx.changed("", 1)
+            assert isinstance(ends, datetime)
+            return ends
+
+    async def _use(self, tx: Transaction, sign_in: SignIn) -> None:
+        if await tx.row("use_id_token", sign_in.token_hash, sign_in.ends_at) is None:
+            raise identity.bad_id_token()
+        await tx.fetch("sweep_id_tokens")
+        await tx.fetch("lock_sign_in", sign_in.principal)
+        groups = list(sign_in.groups)
+        dropped = await tx.fetch("drop_issuer_groups", sign_in.principal, groups)
+        added = await tx.fetch("add_issuer_groups", sign_in.principal, groups)
+        # A new session is known to nobody yet; only changed groups concern what services hold.
+        if dropped or added:
+            await tx.fetch("bump_access")
+
+    async def touch_tokens(self, token_ids: Sequence[str]) -> None:
+        """Says that tokens were just used, at most once a minute each."""
+        await self._database.fetch("touch_tokens", list(token_ids))
+
+
+def _keys(rows: Sequence[Record]) -> tuple[list[SealedKey], datetime]:
+    found = [
+        SealedKey(row["kid"], row["public_key"], row["sealed_private_key"], row["active_from"])
+        for row in rows
+        if row["kid"] is not None
+    ]
+    return found, rows[0]["now"]
+
+
+async def insert_token(tx: Transaction, token: NewToken, created_by: str, session: str = "") -> None:
+    """Keeps a token, tells every service, and declares the change."""
+    await tx.fetch(
+        "insert_token", token.token_id, token.secret_hash, token.principal, token.kind, created_by, token.expires_at,
+        list(token.groups), token.note, token.personal, token.session, session,
+    )  # fmt: skip
+    await tx.fetch(
+        "insert_grants",
+        token.token_id,
+        [grant.pattern for grant in token.grants],
+        [",".join(sorted(grant.permissions)) for grant in token.grants],
+    )
+    await tx.fetch("bump_access")
+    tx.changed("", 1)

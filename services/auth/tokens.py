@@ -1,16 +1,19 @@
-"""Rules of tokens: how they are made, hashed and named."""
+"""Rules of tokens: how they are made, hashed, named, renewed and shown."""
 
 import base64
 import hashlib
 import os
 import re
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
-from kit.access import Grant
+from kit.access import Caller, Grant, within
+from kit.errors import Refusal, Violation, field_invalid
 
 PREFIX = "tlk_"
 SERVICE_NAMES = frozenset({"auth", "sync", "feed", "compliance", "index", "entries", "capture"})
+PERSONAL_DAYS, MOST_PERSONAL_DAYS = 90, 366
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,10 @@ class NewToken:
     kind: str
     grants: tuple[Grant, ...]
     expires_at: datetime | None
+    groups: tuple[str, ...] = ()
+    note: str = ""
+    personal: bool = False
+    session: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,29 @@ class StoredToken:
     kind: str
     expires_at: datetime | None
     revoked: bool
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token as it is listed: all but its secret."""
+
+    token_id: str
+    principal: str
+    kind: str
+    grants: tuple[Grant, ...]
+    groups: tuple[str, ...]
+    note: str
+    created_by: str
+    created_at: datetime
+    expires_at: datetime | None
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+    personal: bool
+    session: bool
+
+    def works(self, now: datetime) -> bool:
+        """Whether it can still be exchanged."""
+        return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
 
 
 def new_secret() -> str:
@@ -51,6 +81,99 @@ def make_token(principal: str, kind: str, grants: tuple[Grant, ...], expires_at:
     """A fresh token for a principal."""
     secret = new_secret()
     return NewToken(os.urandom(8).hex(), secret, hash_secret(secret), principal, kind, grants, expires_at)
+
+
+def check_new(who: Caller, principal: str, kind: str, grants: Sequence[Grant], groups: Sequence[str]) -> None:
+    """Raises Refusal where `who` may not make such a token, or nobody may."""
+    # A principal brings its PRIVATE bank and its name on what it writes, a group what others were granted, and a
+    # person token a person's presence: only who administers all may hand these out.
+    reserved = principal != who.principal or groups or not grants
+    if not who.covers("*") and (reserved or (kind == "person" and not who.person_present)):
+        raise Refusal(
+            "PERMISSION_DENIED",
+            "you may make agent tokens with grants for yourself alone",
+            metadata={"permission": "admin"},
+        )
+    if principal.startswith("service:") and principal.partition(":")[2] in SERVICE_NAMES:
+        raise field_invalid("principal", "names a service of this deployment")
+    if kind == "person" and not principal.startswith("user:"):
+        raise field_invalid("kind", "a person token is for a principal that begins with user:")
+    check_patterns(grants)
+    check_comply(who, grants)
+
+
+def check_comply(who: Caller, grants: Iterable[Grant]) -> None:
+    """Raises Refusal PERMISSION_DENIED where the grants hand out comply that `who` does not hold."""
+    for grant in grants:
+        if "comply" in grant.permissions:
+            require_comply(who, grant.pattern)
+
+
+def check_patterns(grants: Sequence[Grant]) -> None:
+    """Raises Refusal FIELD_INVALID where a pattern stands twice."""
+    patterns = [grant.pattern for grant in grants]
+    if len(set(patterns)) != len(patterns):
+        raise field_invalid("grants.pattern", "each pattern may stand once")
+
+
+def require_comply(who: Caller, pattern: str) -> None:
+    """Raises Refusal PERMISSION_DENIED where `who` lacks comply on the pattern: admin does not imply it."""
+    if not who.covers(pattern, "comply"):
+        raise Refusal(
+            "PERMISSION_DENIED", "you lack the permission comply", metadata={"permission": "comply"}
+        )
+
+
+def narrowed(who: Caller, asked: Sequence[Grant]) -> tuple[Grant, ...]:
+    """What a personal key is narrowed to: what is asked, within what the session itself is narrowed to.
+
+    Raises Refusal FIELD_INVALID where a pattern stands twice or reaches beyond.
+    """
+    check_patterns(asked)
+    if who.ceiling is None:
+        return tuple(asked)
+    for grant in asked:
+        if not all(within(grant.pattern, word, who.ceiling) for word in grant.permissions):
+            raise field_invalid("grants.pattern", "reaches beyond what this session is narrowed to")
+    return tuple(asked) or who.ceiling
+
+
+def end_of_key(asked: datetime | None, now: datetime) -> datetime:
+    """When a personal key ends. Raises Refusal FIELD_INVALID for more than a year."""
+    if asked is not None and asked > now + timedelta(days=MOST_PERSONAL_DAYS):
+        raise field_invalid("expires_at", f"must be {MOST_PERSONAL_DAYS} days from now at most")
+    return asked or now + timedelta(days=PERSONAL_DAYS)
+
+
+def successor(old: Token | None, now: datetime) -> NewToken:
+    """The token that takes the place of `old`: the same rights, and as long a life as that was made with.
+
+    Raises Refusal NOT_FOUND where there is none that works, FIELD_INVALID for a session.
+    """
+    if old is None or not old.works(now):
+        raise unknown_token()
+    if old.session:
+        raise field_invalid("token_id", "is a session, which is begun anew and not rotated")
+    ends = None if old.expires_at is None else now + (old.expires_at - old.created_at)
+    fresh = make_token(old.principal, old.kind, old.grants, ends)
+    return replace(fresh, groups=old.groups, note=old.note, personal=old.personal)
+
+
+def listed_principal(who: Caller, asked: str) -> str:
+    """Whose tokens to list; empty for all. Raises Refusal PERMISSION_DENIED for another's."""
+    if who.covers("*"):
+        return asked
+    if asked not in ("", who.principal):
+        raise Refusal(
+            "PERMISSION_DENIED", "you may list your own tokens alone", metadata={"permission": "admin"}
+        )
+    return who.principal
+
+
+def unknown_token() -> Refusal:
+    """The refusal for a token that is unknown, another's or at its end: they are not told apart."""
+    rule = "there is no such token in use"
+    return Refusal("NOT_FOUND", f"token_id: {rule}", violations=[Violation("token_id", rule)])
 
 
 def parse_service_hashes(text: str) -> dict[bytes, str]:

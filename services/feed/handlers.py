@@ -8,8 +8,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from teamlore.feed.v1 import feed_pb2, feed_pb2_grpc
 
 from kit.errors import Refusal
+from kit.foundation import Drain
 from kit.identity import Authenticator, caller
-from kit.serving import Drain
 from services.feed.cursors import Cursor, CursorCodec, judge
 from services.feed.heads import Heads
 from services.feed.store import Head, Page, Step, Store
@@ -66,10 +66,7 @@ class FeedHandlers(feed_pb2_grpc.FeedServiceServicer):
         start = await self._resume(bank, request.cursor)
 
         async def admitted() -> None:
-            if not (await self._authenticator.renew(who)).may("read", bank):
-                raise Refusal(
-                    "PERMISSION_DENIED", "you may no longer read this bank", metadata={"permission": "read"}
-                )
+            await self._authenticator.access.require(await self._authenticator.renew(who), "read", bank)
 
         async def read(cursor: Cursor) -> Page:
             return await self._store.page(bank, cursor, WATCH_PAGE, LARGEST_BATCH_BYTES)

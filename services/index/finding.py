@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kit.texts import normalised
 from services.index.embedding import Embedding, Urgency
-from services.index.following import Hit, InFlight, Seen, decide, near
+from services.index.following import LANES, Hit, InFlight, Seen, decide, near
 from services.index.store import Memory, Store
 from services.index.vectors import Vectors
 
@@ -39,8 +39,10 @@ class Finder:
 
     async def search(self, bank: str, query: str, limit: int) -> list[tuple[Memory, float]]:
         """The live memories nearest to the query, best first. A stale vector costs recall, never leaks."""
+        # Asked for by lane already: else nearer ones that the bank does not serve would crowd out those it does.
+        lanes = LANES[LANES.index(await self._store.min_lane(bank)) :]
         (seen,) = await self._embedding.embed([query], Urgency.QUERY)
-        (hits,) = await self._vectors.nearest(bank, [seen.vector], 2 * limit + 16)
+        (hits,) = await self._vectors.nearest(bank, [seen.vector], 2 * limit + 16, lanes=lanes)
         scores = {hit.id: hit.score for hit in hits}
         found: list[tuple[Memory, float]] = []
         size = 0

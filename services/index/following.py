@@ -15,6 +15,10 @@ from kit.texts import normalised
 Vector = npt.NDArray[np.float32]
 """One unit vector, or a matrix whose rows are unit vectors."""
 
+LANES = ("synced", "capture", "entry")
+"""How a memory came in, the least reviewed first."""
+
+
 @dataclass(frozen=True)
 class Seen:
     """What the model made of a text, and whether it saw all of it."""

@@ -45,8 +45,15 @@ order by p.seq
 select id from memory.live_memories where bank = $1 and id = any ($2)
 
 -- name: memories
--- What a hit shows of these memories, in one snapshot.
-select id, author, lane, key_page, key_slot, sealed from memory.live_memories where bank = $1 and id = any ($2)
+-- What a hit shows of these memories, in one snapshot; a lane below the bank's least shows nothing.
+select m.id, m.author, m.lane, m.key_page, m.key_slot, m.sealed
+from memory.live_memories m join memory.bank_policies p on p.bank = m.bank
+where m.bank = $1 and m.id = any ($2) and array_position('{synced,capture,entry}', m.lane)
+  >= array_position('{synced,capture,entry}', p.min_lane)
+
+-- name: min_lane
+-- The least lane that a bank serves; no row for a bank that is not there.
+select min_lane from memory.bank_policies where bank = $1
 
 -- name: note_purged
 -- Notes the memories that an erasure was purged of; a row per memory that was not noted before.

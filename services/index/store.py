@@ -11,7 +11,7 @@ from teamlore.sync.v1 import sync_pb2
 from kit.database import Database
 from kit.errors import Refusal
 from kit.sealing import KeyStore, Slot, key_alarm, open_rows
-from services.index.following import Change
+from services.index.following import LANES, Change
 
 QUERIES = Path(__file__).with_name("queries.sql")
 
@@ -112,8 +112,15 @@ class Store:
             return set()
         return {row["id"] for row in await self.database.fetch("live", bank, list(ids))}
 
+    async def min_lane(self, bank: str) -> str:
+        """The least lane that the bank serves."""
+        return str(await self.database.value("min_lane", bank) or LANES[0])
+
     async def memories(self, bank: str, ids: Sequence[str], limit: int) -> list[Memory]:
-        """The first `limit` of these memories that are live, in the order given. Raises Refusal KEY_MISSING."""
+        """The first `limit` of these memories that are live and of a lane that the bank serves, in the order given.
+
+        Raises Refusal KEY_MISSING.
+        """
         rows = {row["id"]: row for row in await self.database.fetch("memories", bank, list(ids))}
         kept = [rows[memory_id] for memory_id in ids if memory_id in rows][:limit]
         found = []

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from qdrant_client import AsyncQdrantClient, models
 
-from services.index.following import ROUNDING, Hit, Seen, Vector
+from services.index.following import LANES, ROUNDING, Hit, Seen, Vector
 
 COLLECTION = "memories"
 _NAMESPACE = uuid.UUID("6f2a2b1e-4a0c-5d58-9c3e-7d1f0e5b8a44")
@@ -131,8 +131,9 @@ class Vectors:
         threshold: float | None = None,
         *,
         whole_only: bool = False,
+        lanes: Sequence[str] = LANES,
     ) -> list[list[Hit]]:
-        """For each of the queries the nearest points of the bank, or of its texts seen whole, best first."""
+        """For each of the queries the nearest points of the bank in these lanes, or of its texts seen whole, best first."""
         if not len(queries):
             return []
         must: list[models.Condition] = [
@@ -140,6 +141,8 @@ class Vectors:
         ]
         if whole_only:
             must.append(models.FieldCondition(key="whole", match=models.MatchValue(value=True)))
+        if len(lanes) < len(LANES):
+            must.append(models.FieldCondition(key="lane", match=models.MatchAny(any=list(lanes))))
         of_bank = models.Filter(must=must)
         batch = [
             models.QueryRequest(

@@ -7,29 +7,22 @@ from typing import Any
 from teamlore.compliance.v1 import compliance_pb2, compliance_pb2_grpc
 from teamlore.sync.v1 import sync_pb2, sync_pb2_grpc
 
-from kit.barrier import Barrier
 from kit.identity import caller
-from kit.limits import RateLimit
 from kit.sealing import KeyStore, key_alarm
 from services.sync.pushing import Pusher
-from services.sync.records import judge
 from services.sync.store import Store
 
 
 class SyncHandlers(sync_pb2_grpc.SyncServiceServicer):
     """What laptops write."""
 
-    def __init__(self, store: Store, pusher: Pusher, barrier: Barrier, limit: RateLimit) -> None:
+    def __init__(self, store: Store, pusher: Pusher) -> None:
         self._store = store
         self._pusher = pusher
-        self._barrier = barrier
-        self._limit = limit
 
     async def Push(self, request: sync_pb2.PushRequest, context: Any) -> sync_pb2.PushResponse:
         """Stores records; one call of the rate limit, whatever the count."""
-        self._limit.take(caller().principal)
-        judged = await asyncio.to_thread(lambda: [judge(record, self._barrier) for record in request.records])
-        answers, skipped = await self._pusher.push(request.bank, caller().principal, judged)
+        answers, skipped = await self._pusher.push(request.bank, caller().principal, request.records)
         return sync_pb2.PushResponse(
             results=[
                 sync_pb2.PushResult(id=a.id, status=a.status, reason=a.reason, duplicate_of=a.duplicate_of)

@@ -1,5 +1,6 @@
 """Rules of a push: what becomes of each record, given what the store and the index know."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,9 +8,10 @@ from typing import Protocol
 
 from teamlore.sync.v1 import sync_pb2
 
+from kit.barrier import Barrier
 from kit.errors import Refusal
 from kit.sealing import Allocator, KeyMissing, KeyStore, Slot, key_alarm, seal, unseal
-from services.sync.records import Draft, Rejected
+from services.sync.records import Draft, Rejected, judge
 
 TAKEN = "the id is taken"
 # Laptops know this answer by its words, and erase their copy: never change them.
@@ -58,10 +60,22 @@ class Answer:
 
 @dataclass(frozen=True)
 class Policy:
-    """How a bank treats near-duplicates: `skip`, `warn` or `off`, and from which cosine on."""
+    """How a bank treats what is pushed; near-duplicates are `skip`, `warn` or `off`, from a cosine on."""
 
     near_duplicates: str = "skip"
     threshold: float = 0.95
+    barrier: str = ""
+    """`redact`, `reject` or `off`; empty for what the deployment says."""
+    archived: bool = False
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the deployment says: who makes banks, the barrier, and records a principal may store a day (0: any)."""
+
+    banks_by_writers: bool = True
+    barrier: str = "redact"
+    records_per_day: int = 0
 
 
 class PushStore(Protocol):
@@ -69,6 +83,10 @@ class PushStore(Protocol):
 
     async def policy(self, bank: str) -> Policy | None:
         """The bank's policy; None for a bank that is not there."""
+        ...
+
+    async def stored_today(self, principal: str) -> tuple[int, float]:
+        """Records that a principal stored on this day (UTC), and the seconds that are left of it."""
         ...
 
     async def lookup(self, ids: Sequence[str]) -> Mapping[str, Known]:
@@ -91,20 +109,22 @@ class NearDuplicates(Protocol):
 class Pusher:
     """Carries out pushes."""
 
-    def __init__(
-        self, store: PushStore, keys: KeyStore, index: NearDuplicates, banks_by_writers: bool
-    ) -> None:
+    def __init__(self, store: PushStore, keys: KeyStore, index: NearDuplicates, terms: Terms) -> None:
         self._store = store
         self._keys = keys
         self._allocator = Allocator(keys)
         self._index = index
-        self._banks_by_writers = banks_by_writers
+        self._terms = terms
+        self._barriers = {action: Barrier(action) for action in ("redact", "reject", "off")}
 
     async def push(
-        self, bank: str, author: str, judged: Sequence[Draft | Rejected]
+        self, bank: str, author: str, records: Sequence[sync_pb2.Record]
     ) -> tuple[list[Answer], bool]:
         """One answer per record in order, and whether the near-duplicate check was skipped. Raises Refusal."""
+        await self._require_quota(author)
         policy = await self._policy(bank)
+        barrier = self._barriers[(policy.barrier if policy else "") or self._terms.barrier]
+        judged = await asyncio.to_thread(lambda: [judge(record, barrier) for record in records])
         answers: list[Answer | None] = [
             Answer(item.id, "rejected", item.reason) if isinstance(item, Rejected) else None
             for item in judged
@@ -123,9 +143,22 @@ class Pusher:
 
     async def _policy(self, bank: str) -> Policy | None:
         policy = await self._store.policy(bank)
-        if policy is None and not self._banks_by_writers:
+        if policy is None and not self._terms.banks_by_writers:
             raise Refusal("NOT_FOUND", "there is no such bank; an admin makes it")
+        if policy is not None and policy.archived:
+            raise Refusal("BANK_ARCHIVED", "the bank is archived; it takes no more memories")
         return policy
+
+    async def _require_quota(self, author: str) -> None:
+        if not self._terms.records_per_day:
+            return
+        stored, rest_of_day = await self._store.stored_today(author)
+        if stored >= self._terms.records_per_day:
+            raise Refusal(
+                "QUOTA_EXCEEDED",
+                f"you stored the {self._terms.records_per_day} records that you may store a day",
+                retry_after=rest_of_day,
+            )
 
     async def _store_new(
         self, bank: str, author: str, existing: Policy | None, drafts: Sequence[Draft]

@@ -1,10 +1,20 @@
 -- name: bank_policy
--- How a bank treats near-duplicates; no row for a bank that nobody has written to.
-select near_duplicates, near_duplicate_threshold from memory.banks where bank = $1
+-- How a bank treats what is pushed; no row for a bank that is not there.
+select near_duplicates, near_duplicate_threshold, barrier, archived from memory.bank_policies where bank = $1
+
+-- name: stored_today
+-- How many records a principal stored on this day (UTC), and how many seconds are left of it.
+select coalesce((select records from memory.quota_use
+                 where principal = $1 and day = (now() at time zone 'utc')::date), 0) as records,
+       extract(epoch from ((now() at time zone 'utc')::date + 1) - (now() at time zone 'utc')) as rest_of_day
+
+-- name: count_records
+-- Adds to what a principal stored today.
+select memory.count_records($1, $2)
 
 -- name: open_bank
--- Makes the bank's row and head; true when this call made them.
-select memory.open_bank($1)
+-- Makes the bank's row and head for its first writer, who owns it; true when this call made them.
+select memory.open_bank($1, $2)
 
 -- name: lookup_ids
 -- What each id is now, in any bank; a row per known id.

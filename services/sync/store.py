@@ -21,16 +21,30 @@ class Erased:
 
 
 class Store:
-    """Reads and writes schema `memory`. `committed` is told the bank after each commit."""
+    """Reads and writes schema `memory`. `committed` is told the bank after each commit.
 
-    def __init__(self, database: Database, committed: Callable[[str], None]) -> None:
+    `quota` counts what each principal stores; without it no row is written for that.
+    """
+
+    def __init__(self, database: Database, committed: Callable[[str], None], quota: bool = False) -> None:
         self._database = database
         self._committed = committed
+        self._quota = quota
 
     async def policy(self, bank: str) -> Policy | None:
         """The bank's policy; None for a bank nobody has written to."""
         row = await self._database.row("bank_policy", bank)
-        return None if row is None else Policy(row["near_duplicates"], row["near_duplicate_threshold"])
+        if row is None:
+            return None
+        return Policy(
+            row["near_duplicates"], row["near_duplicate_threshold"], row["barrier"] or "", row["archived"]
+        )
+
+    async def stored_today(self, principal: str) -> tuple[int, float]:
+        """Records that a principal stored on this day (UTC), and the seconds that are left of it."""
+        row = await self._database.row("stored_today", principal)
+        assert row is not None
+        return row["records"], float(row["rest_of_day"])
 
     async def lookup(self, ids: Sequence[str]) -> Mapping[str, Known]:
         """What each known id is now."""
@@ -44,13 +58,13 @@ class Store:
         return result
 
     async def put(self, bank: str, author: str, drafts: Sequence[SealedDraft], make_bank: bool) -> set[str]:
-        """Stores drafts in one commit, with the bank where it is missing; gives the ids that were won.
+        """Stores drafts in one commit, with the author's bank where it is missing; gives the ids that were won.
 
         Raises Refusal INVALID_SCOPE through the driver for a bank id without a layer.
         """
         async with self._database.transaction() as tx:
             if make_bank:
-                await tx.fetch("open_bank", bank)
+                await tx.fetch("open_bank", bank, author)
             rows = await tx.fetch(
                 "put",
                 bank,
@@ -65,6 +79,9 @@ class Store:
             won = {row["stored_id"]: row["stored_seq"] for row in rows}
             if won:
                 await tx.fetch("add_to_digest", bank, list(won), list(won.values()))
+                if self._quota:
+                    # After the head, as everywhere: who waits here holds nothing that its holder needs.
+                    await tx.fetch("count_records", author, len(won))
                 tx.changed(bank, len(won))
         if won:
             self._committed(bank)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -9,13 +10,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 import pytest
-from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
+from teamlore.auth.v1 import access_pb2, access_pb2_grpc, auth_pb2, auth_pb2_grpc
 from teamlore.feed.v1 import feed_pb2_grpc
 from teamlore.sync.v1 import sync_pb2_grpc
 
@@ -47,15 +48,24 @@ class RunningStack:
 
     async def token(self, principal: str, *grants: tuple[str, str], kind: str = "agent") -> str:
         async with self.channel("auth") as channel:
-            answer = await auth_pb2_grpc.AccessServiceStub(channel).CreateToken(
-                auth_pb2.CreateTokenRequest(
+            answer = await access_pb2_grpc.AccessServiceStub(channel).CreateToken(
+                access_pb2.CreateTokenRequest(
                     principal=principal,
                     kind=kind,
-                    grants=[auth_pb2.Grant(pattern=p, permissions=w.split()) for p, w in grants],
+                    grants=[access_pb2.Grant(pattern=p, permissions=w.split()) for p, w in grants],
                 ),
                 metadata=self.credential(self.admin),
             )
         return answer.token
+
+    async def session(self, principal: str, *grants: tuple[str, str]) -> str:
+        """A person session, as a person token that an admin made starts one."""
+        person = await self.token(principal, *grants, kind="person")
+        async with self.channel("auth") as channel:
+            answer = await auth_pb2_grpc.AuthServiceStub(channel).StartSession(
+                auth_pb2.StartSessionRequest(person_token=person)
+            )
+        return answer.session_token
 
     def sync(self, channel: grpc.aio.Channel) -> sync_pb2_grpc.SyncServiceStub:
         return sync_pb2_grpc.SyncServiceStub(channel)
@@ -77,11 +87,11 @@ def _bootstrap(facts: Facts) -> str:
 
 
 @contextlib.contextmanager
-def running_stack() -> Iterator[RunningStack]:
-    """A stack in a folder that Postgres' user can reach, gone afterwards."""
+def running_stack(extra: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[RunningStack]:
+    """A stack in a folder that Postgres' user can reach, gone afterwards; `extra` are variables by service."""
     folder = Path(tempfile.mkdtemp(prefix="teamlore-stack-"))
     folder.chmod(0o755)
-    process = StackProcess(folder / "data")
+    process = StackProcess(folder / "data", extra)
     try:
         process.start()
         yield process.running()
@@ -101,14 +111,15 @@ def stack() -> Iterator[RunningStack]:
 class StackProcess:
     """`python -m tests.integration.conftest DIR` in a process of its own, as a person would start it."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, extra: Mapping[str, Mapping[str, str]] | None = None) -> None:
         self.data = data
+        self.extra = extra or {}
         self.process: subprocess.Popen[str] | None = None
         self.lines: list[str] = []
 
     def start(self, timeout: float = 120) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, __file__, str(self.data)],
+            [sys.executable, __file__, str(self.data), json.dumps(self.extra)],
             cwd=ROOT,
             env=topology.python_env(Settings(Path("/"), root=ROOT)) | {"PATH": "/usr/bin:/bin"},
             stdout=subprocess.PIPE,
@@ -138,8 +149,6 @@ class StackProcess:
 
     def facts(self) -> Facts:
         line = next(line for line in self.lines if line.startswith("READY"))
-        import json
-
         raw = json.loads(line.removeprefix("READY "))
         return Facts(raw["database_url"], raw["ports"], raw["tokens"])
 
@@ -152,10 +161,10 @@ class StackProcess:
                 self.process.kill()
 
 
-async def _main(data: Path) -> None:
-    import json
-
-    async with launch(Settings(data, root=ROOT), say=lambda text: print(text, flush=True)) as stack:
+async def _main(data: Path, extra: Mapping[str, Mapping[str, str]]) -> None:
+    async with launch(
+        Settings(data, root=ROOT, extra=extra), say=lambda text: print(text, flush=True)
+    ) as stack:
         if stack is None:
             return
         facts = stack.facts
@@ -171,4 +180,4 @@ async def _main(data: Path) -> None:
 
 if __name__ == "__main__":
     started = time.monotonic()
-    asyncio.run(_main(Path(sys.argv[1])))
+    asyncio.run(_main(Path(sys.argv[1]), json.loads(sys.argv[2])))

@@ -67,13 +67,26 @@ def _of_message(descriptor: Descriptor, valid: Any, prefix: str, wrap: Any) -> I
                 yield from _of_message(
                     field.message_type, items[0], path + ".", _put_back(valid, field, wrap)
                 )
+        elif _is_message(field) and valid.HasField(field.name):
+            inner = getattr(valid, field.name)
+            yield from _of_message(field.message_type, inner, path + ".", _put_back(valid, field, wrap))
+
+
+def _is_message(field: FieldDescriptor) -> bool:
+    """Whether it is one message of ours, with fields of its own to spoil."""
+    return (
+        not field.is_repeated
+        and field.message_type is not None
+        and field.message_type.full_name.startswith("teamlore.")
+    )
 
 
 def _put_back(valid: Any, field: FieldDescriptor, wrap: Any) -> Any:
     def put(item: Message) -> bytes:
         copy = message_factory.GetMessageClass(valid.DESCRIPTOR)()
         copy.CopyFrom(valid)
-        getattr(copy, field.name)[0].CopyFrom(item)
+        kept = getattr(copy, field.name)
+        (kept[0] if field.is_repeated else kept).CopyFrom(item)
         result: bytes = wrap(copy)
         return result
 
@@ -99,6 +112,8 @@ def _changes(field: FieldDescriptor) -> Iterator[tuple[str, Any]]:
                 f"is {seconds} s {nanos} ns",
                 lambda m, s=seconds, n=nanos: _set_time(getattr(m, name), s, n),
             )
+    elif _is_message(field):
+        yield "is absent", lambda m: m.ClearField(name)
     elif field.cpp_type in (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64):
         for number in NUMBERS:
             yield f"is {number}", lambda m, n=number: setattr(m, name, n)

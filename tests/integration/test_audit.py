@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
-from teamlore.auth.v1 import auth_pb2
+from teamlore.auth.v1 import access_pb2, auth_pb2, auth_pb2_grpc
 from teamlore.compliance.v1 import compliance_pb2
 from teamlore.feed.v1 import feed_pb2
 from teamlore.sync.v1 import sync_pb2
@@ -19,8 +19,54 @@ from tests.integration.test_garbage import a_record, call, served, service_of
 BANK = "project:audit-1a2b3c4d"
 # Where a change shows, so that its transaction can be compared with that of the audit row.
 TABLES = (
-    "memory.changes", "memory.holds", "memory.mirrors", "memory.key_destructions", "auth.tokens", "index.purged",
+    "memory.changes", "memory.holds", "memory.mirrors", "memory.key_destructions", "auth.tokens", "index.cursors", "index.purged",
+    "auth.access_grants", "auth.group_members", "auth.suspensions", "auth.teams", "auth.memberships", "auth.clients",
+    "memory.banks",
 )  # fmt: skip
+
+
+TEAM = access_pb2.PutTeamRequest(team_id="00000000-0000-0000-0000-00000000000b", name="Audited")
+GRANT = access_pb2.PutGrantRequest(
+    grant=access_pb2.AccessGrant(
+        subject="user:x", pattern="project:audit-x", permissions=["read"], effect="allow"
+    )
+)
+OLD = access_pb2.PutBankRequest(bank="project:audit-old")
+# What must stand before, and a call that then changes something.
+ACCESS: dict[str, tuple[list[Message], Message]] = {
+    "CreatePersonalKey": ([], access_pb2.CreatePersonalKeyRequest()),
+    "SuspendPrincipal": ([], access_pb2.SuspendPrincipalRequest(principal="user:leaver-audited")),
+    "PutGrant": ([], GRANT),
+    "DeleteGrant": (
+        [GRANT],
+        access_pb2.DeleteGrantRequest(subject="user:x", pattern="project:audit-x", effect="allow"),
+    ),
+    "PutGroup": ([], access_pb2.PutGroupRequest(group="team:audit", members=["user:x"])),
+    "PutTeam": ([], access_pb2.PutTeamRequest(team_id="00000000-0000-0000-0000-00000000000c", name="New")),
+    "PutMembership": (
+        [TEAM],
+        access_pb2.PutMembershipRequest(
+            team_id=TEAM.team_id, principal="user:x", role="member", status="active"
+        ),
+    ),
+    "PutClient": ([TEAM], access_pb2.PutClientRequest(team_id=TEAM.team_id, client_id="acme")),
+    "PutBank": ([], access_pb2.PutBankRequest(bank="project:audit-new", name="New")),
+    "ArchiveBank": ([OLD], access_pb2.ArchiveBankRequest(bank=OLD.bank)),
+    "PutPolicy": (
+        [OLD],
+        access_pb2.PutPolicyRequest(bank=OLD.bank, policy=access_pb2.Policy(min_lane="entry")),
+    ),
+    "ApplyAccess": (
+        [],
+        access_pb2.ApplyAccessRequest(
+            document=access_pb2.AccessDocument(
+                groups=[access_pb2.Group(group="team:audit-file", members=["user:x"])]
+            )
+        ),
+    ),
+}
+# The same again changes nothing more, and then leaves no row.
+REPEATABLE = {"Push", "Forget", "RevokeToken", "LiftHold", "EraseMemories", *ACCESS} - {"CreatePersonalKey"}
 
 
 async def stored(stack: RunningStack, token: str) -> str:
@@ -45,17 +91,26 @@ async def arrange(stack: RunningStack, method: MethodDescriptor, token: str) -> 
     """A request that changes something; a new mutating call without one fails here."""
     name = method.name
     if name == "CreateToken":
-        grants = [auth_pb2.Grant(pattern="project:x", permissions=["read"])]
-        return auth_pb2.CreateTokenRequest(principal="user:new", kind="agent", grants=grants)
-    if name == "RevokeToken":
+        grants = [access_pb2.Grant(pattern="project:x", permissions=["read"])]
+        return access_pb2.CreateTokenRequest(principal="user:new", kind="agent", grants=grants)
+    if name in ("RevokeToken", "RotateToken"):
         made = await stack.token("user:leaver", ("project:x", "read"))
         async with stack.channel("auth") as auth:
-            from teamlore.auth.v1 import auth_pb2_grpc
-
             who = await auth_pb2_grpc.AuthServiceStub(auth).WhoAmI(
                 auth_pb2.WhoAmIRequest(), metadata=stack.credential(made)
             )
-        return auth_pb2.RevokeTokenRequest(token_id=who.token_id)
+        if name == "RotateToken":
+            return access_pb2.RotateTokenRequest(token_id=who.token_id)
+        return access_pb2.RevokeTokenRequest(token_id=who.token_id)
+    if name == "StartSession":
+        person = await stack.token("user:present", ("project:x", "read"), kind="person")
+        return auth_pb2.StartSessionRequest(person_token=person)
+    if name in ACCESS:
+        before, request = ACCESS[name]
+        for earlier in before:
+            called = type(earlier).__name__.removesuffix("Request")
+            await ask(stack, "auth", f"/teamlore.auth.v1.AccessService/{called}", earlier, token)
+        return request
     if name == "Push":
         return sync_pb2.PushRequest(bank=BANK, records=[a_record(), a_record()])
     if name == "Forget":
@@ -90,6 +145,8 @@ def mutating() -> list[MethodDescriptor]:
 @pytest.mark.parametrize("method", mutating(), ids=lambda m: m.full_name)
 async def test_one_row_in_the_same_commit(stack: RunningStack, method: MethodDescriptor) -> None:
     token = await stack.token("user:audited", ("*", "read write forget comply admin"))
+    if access_of(method).person:
+        token = await stack.session("user:audited")
     request = await arrange(stack, method, token)
     audit = access_of(method).audit
     database = await asyncpg.connect(stack.facts.database_url)
@@ -105,8 +162,7 @@ async def test_one_row_in_the_same_commit(stack: RunningStack, method: MethodDes
         )
         assert len(rows) == 1
         assert await changed_in(database, rows[0]["tx"])
-        # The same again changes nothing more where the call is one that can be repeated, and then leaves no row.
-        if method.name in ("Push", "Forget", "RevokeToken", "LiftHold", "EraseMemories"):
+        if method.name in REPEATABLE:
             async with stack.channel(service_of(method)) as channel:
                 code, _, _ = await call(channel, method, request.SerializeToString(), token)
             assert code == "OK"

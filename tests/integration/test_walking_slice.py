@@ -103,7 +103,7 @@ async def test_a_push_beyond_its_grant_is_refused(
 
 
 async def test_a_token_without_forget_cannot_erase_and_a_revoked_one_nothing(stack: RunningStack) -> None:
-    from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
+    from teamlore.auth.v1 import access_pb2, access_pb2_grpc, auth_pb2, auth_pb2_grpc
 
     bank = "project:forget-1a2b3c4d"
     bob = stack.credential(await stack.token("user:bob", ("project:*", "read write")))
@@ -116,8 +116,8 @@ async def test_a_token_without_forget_cannot_erase_and_a_revoked_one_nothing(sta
             auth_pb2.WhoAmIRequest(bank=bank), metadata=bob
         )
         assert (who.principal, list(who.permissions)) == ("user:bob", ["read", "write"])
-        await auth_pb2_grpc.AccessServiceStub(auth).RevokeToken(
-            auth_pb2.RevokeTokenRequest(token_id=who.token_id), metadata=stack.credential(stack.admin)
+        await access_pb2_grpc.AccessServiceStub(auth).RevokeToken(
+            access_pb2.RevokeTokenRequest(token_id=who.token_id), metadata=stack.credential(stack.admin)
         )
         await asyncio.sleep(1.2)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -128,16 +128,16 @@ async def test_a_token_without_forget_cannot_erase_and_a_revoked_one_nothing(sta
 
 
 async def test_a_scoped_admin_can_make_tokens_for_itself_alone(stack: RunningStack) -> None:
-    from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
+    from teamlore.auth.v1 import access_pb2, access_pb2_grpc
 
     mallory = stack.credential(await stack.token("user:mallory", ("project:mal-*", "read admin")))
 
-    def request(principal: str, pattern: str = "project:mal-1", *words: str) -> auth_pb2.CreateTokenRequest:
-        grants = [auth_pb2.Grant(pattern=pattern, permissions=words or ("read",))]
-        return auth_pb2.CreateTokenRequest(principal=principal, kind="agent", grants=grants)
+    def request(principal: str, pattern: str = "project:mal-1", *words: str) -> access_pb2.CreateTokenRequest:
+        grants = [access_pb2.Grant(pattern=pattern, permissions=words or ("read",))]
+        return access_pb2.CreateTokenRequest(principal=principal, kind="agent", grants=grants)
 
     async with stack.channel("auth") as channel:
-        stub = auth_pb2_grpc.AccessServiceStub(channel)
+        stub = access_pb2_grpc.AccessServiceStub(channel)
         assert (await stub.CreateToken(request("user:mallory"), metadata=mallory)).token
         for refused in (
             request("user:bob"),

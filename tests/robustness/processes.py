@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import asyncpg
@@ -14,8 +15,8 @@ MODULES = {
 }  # fmt: skip
 
 
-def pid_of(stack: RunningStack, name: str) -> int:
-    """The process that serves `name` in this very stack, told by the data folder in its environment."""
+def pids_of(stack: RunningStack, name: str) -> Iterator[tuple[int, list[str]]]:
+    """The processes that serve `name` in this very stack, told by the data folder in their environment, with that."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -24,7 +25,15 @@ def pid_of(stack: RunningStack, name: str) -> int:
             except OSError:
                 continue
             if MODULES[name].encode() in arguments and str(stack.data).encode() in environment:
-                return int(entry.name)
+                yield int(entry.name), environment.decode(errors="replace").split("\0")
+
+
+def pid_of(stack: RunningStack, name: str) -> int:
+    """The stack's own process of `name`: the one on its port, not a second replica."""
+    listens = f"TEAMLORE_LISTEN={stack.address(name)}"
+    for pid, environment in pids_of(stack, name):
+        if listens in environment:
+            return pid
     raise LookupError(name)
 
 

@@ -33,12 +33,7 @@ class Target:
     @property
     def loopback(self) -> bool:
         """True when nothing sent there leaves this machine."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return loopback(self.host)
 
 
 @dataclass(frozen=True)
@@ -54,6 +49,16 @@ class Address:
     def in_clear(self) -> bool:
         """True when the token would cross a network unencrypted."""
         return any(not each.tls and not each.loopback for each in self.targets.values())
+
+
+def loopback(host: str) -> bool:
+    """Return whether a host's name or number can only be this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def parse_address(given: str) -> Address:

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import apsw
 import typer
 
+from teamlore_client._ending import Exit, Json, Project, Stop, refusal
 from teamlore_client._errors import Refused, ServerUnreachable, TeamloreError
 from teamlore_client._laptop import Laptop, NoEmbedder
 from teamlore_client._membership import TOKEN_VARIABLE, Membership, MembershipUnreadable
@@ -19,33 +19,10 @@ from teamlore_client._show import Output
 from teamlore_client._sqlite import ReadTooLong, StoreTooNew
 from teamlore_client._store import EmbedderMismatch, IdTaken
 
+__all__ = ["Exit", "Here", "Json", "Project", "Stop", "here", "refusal"]
+
 if TYPE_CHECKING:
     from teamlore_client._rpc import TeamClient
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-Project = Annotated[
-    Path,
-    typer.Option("--project", help="A folder of the project.", file_okay=False, exists=True),
-]
-
-
-class Exit(IntEnum):
-    """The exit codes, as the help of the command tells them."""
-
-    FAILED = 1
-    USAGE = 2
-    DECIDE = 3
-    REFUSED = 4
-    OFFLINE = 5
-
-
-class Stop(Exception):
-    """The command ends here, for a reason that its user can read."""
-
-    def __init__(self, code: Exit, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.kind = kind
 
 
 @dataclass(frozen=True)
@@ -125,17 +102,6 @@ def here(project: Path, as_json: bool) -> Iterator[Here]:
             raise
         out.fail(_snake(type(error).__name__), str(error))
         raise typer.Exit(Exit.FAILED) from None
-
-
-def refusal(error: Refused) -> str:
-    """Say a refusal in words that tell what to do about it."""
-    if error.reason == "BANK_HELD":
-        return "this project is under a legal hold; nothing was changed, neither on the server nor here"
-    if error.reason == "PERMISSION_DENIED" and error.permission:
-        return f"your token lacks the permission `{error.permission}` on this project; nothing was changed"
-    if error.reason.startswith("CREDENTIAL_"):
-        return f"the server does not accept the token ({error.message}); join again with a new one"
-    return f"the server refused: {error.message} ({error.reason})"
 
 
 def _snake(name: str) -> str:

@@ -2,20 +2,27 @@
 
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from teamlore_client._address import Address, parse_address
 from teamlore_client._cli import Exit, Here, Json, Project, Stop, here, refusal
 from teamlore_client._errors import Refused, ServerUnreachable
 from teamlore_client._membership import TOKEN_VARIABLE, Membership
 from teamlore_client._memory import FieldInvalid, Memory
 from teamlore_client._pull import Place
+from teamlore_client._server import asked_secret, place_of
+from teamlore_client._session import held
 from teamlore_client._sharing import pages, queue
 from teamlore_client._show import as_json, line, minute
 from teamlore_client._sync import Preview, Synced, preview, sync
+from teamlore_client._wire import Identity
+
+if TYPE_CHECKING:
+    from teamlore_client._signing import PersonalKey
 
 app = typer.Typer(help="Share this project's memories with a team.", no_args_is_help=True)
 
@@ -30,7 +37,12 @@ def join(
         ),
     ] = "",
     token: Annotated[
-        str, typer.Option("--token", help=f"Your token; else {TOKEN_VARIABLE}, else it is asked for.")
+        str,
+        typer.Option(
+            "--token",
+            help="A token of an agent, or of you as a person, for which a personal key is made; else"
+            f" {TOKEN_VARIABLE}, the session of `teamlore login`, or a prompt.",
+        ),
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Share without asking once more.")] = False,
     share_captured: Annotated[
@@ -41,8 +53,6 @@ def join(
 ) -> None:
     """Share this project: probe the server, show what would be sent, and send nothing before you confirm."""
     with here(project, json) as at:
-        from teamlore_client._address import parse_address
-
         if bool(server) == bool(server_option):
             raise Stop(Exit.USAGE, "usage", "give the team's server once, as an argument or with --server")
         if not at.project.shareable:
@@ -52,16 +62,34 @@ def join(
             at.out.note(
                 "warning: this address is not encrypted; the token and all texts can be read on the way"
             )
-        given = token or _asked_token(at)
-        with at.dial(address.text, given) as client:
+        given = _given_token(at, address, token)
+        with at.dial(address.text, given.text) as client:
             who = client.who_am_i(at.bank)
             client.list_changes(at.bank, "", 1)
             waiting = list(queue(at.laptop.store, at.laptop.state, at.bank, share_captured=share_captured))
             if not yes:
                 _confirm(at, who.principal, waiting)
-            membership = Membership(at.bank, address.text, at.laptop.state.device_id(), share_captured)
-            client.register_device(at.bank, membership.device_id)
-            kept = at.laptop.memberships.join(membership, token or None)
+        # Agents get a key of their own from a person: what a file holds must never be the person.
+        key = _key_of(at, address, given, who) if who.kind == "person" else None
+        credential = key.token if key else given.text
+        before = at.laptop.memberships.get(at.bank)
+        with at.dial(address.text, credential) as client:
+            membership = Membership(
+                at.bank,
+                address.text,
+                at.laptop.state.device_id(),
+                share_captured,
+                key.token_id if key else "",
+            )
+            try:
+                client.register_device(at.bank, membership.device_id)
+                kept = at.laptop.memberships.join(membership, credential if key or given.keep else None)
+            except BaseException:
+                if key is not None:
+                    _revoke(address.text, credential, key.token_id)
+                raise
+            if before is not None and before.key_id and (key is not None or given.keep):
+                _revoke(before.url, credential, before.key_id)
             with at.out.busy("first sync"):
                 done = sync(at.laptop, client, membership)
         value = {
@@ -69,13 +97,16 @@ def join(
             "principal": who.principal,
             "permissions": list(who.permissions),
             "token_kept_in": kept,
+            "personal_key": key.token_id if key else None,
+            "personal_key_ends": key.expires_at.isoformat() if key and key.expires_at else None,
             "previewed": len(waiting),
             "sync": _synced_json(done),
         }
-        at.out.answer(
-            value,
-            [f"joined {at.bank} as {who.principal} ({', '.join(who.permissions)})", *_synced_lines(done)],
-        )
+        lines = [f"joined {at.bank} as {who.principal} ({', '.join(who.permissions)})"]
+        if key is not None:
+            until = f" until {minute(key.expires_at)}" if key.expires_at else ""
+            lines.append(f"agents here use the personal key {key.token_id}{until}; join again to renew it")
+        at.out.answer(value, [*lines, *_synced_lines(done)])
 
 
 @app.command()
@@ -150,7 +181,7 @@ def leave(
 ) -> None:
     """Stop sharing this project and purge teammates' memories from disk. Your own stay, here and there."""
     with here(project, json) as at:
-        at.membership()
+        membership = at.membership()
         lock = at.laptop.try_lock(at.bank)
         if lock is None:
             raise Stop(
@@ -167,6 +198,7 @@ def leave(
             if not keep_mirror:
                 done = at.laptop.store.erase(theirs)
                 purged, gone = len(done.erased), done.gone
+            revoked = _revoke_own(at, membership)
             at.laptop.memberships.leave(at.bank)
             at.laptop.state.leave(at.bank)
         lines = [f"left {at.bank}; {purged} of your teammates' memories are gone from here"]
@@ -174,17 +206,87 @@ def leave(
             lines = [f"left {at.bank}; {len(theirs)} of your teammates' memories stay here"]
         if not gone:
             lines.append("another process is reading; their bytes leave the disk at the next command")
-        at.out.answer({"bank": at.bank, "purged": purged, "gone": gone}, lines)
+        if revoked is False:
+            lines.append(
+                f"the server did not hear of it: the key {membership.key_id} still works until it ends;"
+                f" revoke it with `teamlore admin token revoke {membership.key_id}`"
+            )
+        value = {"bank": at.bank, "purged": purged, "gone": gone, "key_revoked": revoked}
+        at.out.answer(value, lines)
 
 
-def _asked_token(at: Here) -> str:
+@dataclass(frozen=True)
+class _Given:
+    """The credential that a join begins with."""
+
+    text: str
+    keep: bool
+    """False for what is kept already, or is not ours to keep."""
+    from_environment: bool = False
+
+
+def _given_token(at: Here, address: Address, option: str) -> _Given:
+    if option:
+        return _Given(option, keep=True)
     if given := os.environ.get(TOKEN_VARIABLE, "").strip():
-        return given
-    if found := at.laptop.memberships.token(at.bank):  # joined again, to change a setting
-        return found
+        return _Given(given, keep=False, from_environment=True)
+    session = held(place_of(address))
+    if (kept := _kept_there(at, address)) and (session is None or _accepted(at, address, kept)):
+        return _Given(kept, keep=False)  # joined again, to change a setting
+    if session is not None:
+        return _Given(session.secret, keep=False)
     if not sys.stdin.isatty():
-        raise FieldInvalid("token", f"give --token or set {TOKEN_VARIABLE}")
-    return str(typer.prompt("Token", hide_input=True, err=True)).strip()
+        raise FieldInvalid("token", f"give --token, set {TOKEN_VARIABLE}, or run `teamlore login` first")
+    return _Given(asked_secret("Token: "), keep=True)
+
+
+def _kept_there(at: Here, address: Address) -> str | None:
+    # Only for the server that it was given for: another one must not see it.
+    joined = at.laptop.memberships.get(at.bank)
+    if joined is None or place_of(parse_address(joined.url)) != place_of(address):
+        return None
+    return at.laptop.memberships.kept(at.bank)
+
+
+def _accepted(at: Here, address: Address, token: str) -> bool:
+    try:
+        with at.dial(address.text, token) as client:
+            client.who_am_i(at.bank)
+    except Refused:
+        return False
+    return True
+
+
+def _key_of(at: Here, address: Address, given: _Given, who: Identity) -> "PersonalKey":
+    from teamlore_client._signing import mint_key, revoke_session, start_session
+
+    if given.from_environment:
+        message = (
+            f"{TOKEN_VARIABLE} holds a person's token, which agents would read; unset it and"
+            " type the token when you are asked, or run `teamlore login` first"
+        )
+        raise Stop(Exit.USAGE, "person_token", message)
+    if who.person_present:
+        return mint_key(address, given.text, at.bank)
+    session = start_session(at.out, address, given.text)
+    try:
+        return mint_key(address, session.secret, at.bank)
+    finally:
+        revoke_session(session)
+
+
+def _revoke_own(at: Here, membership: Membership) -> bool | None:
+    """Revoke the personal key of this laptop; None where it has none, False where the server did not hear."""
+    kept = at.laptop.memberships.kept(at.bank) if membership.key_id else None
+    if not membership.key_id:
+        return None
+    return kept is not None and _revoke(membership.url, kept, membership.key_id)
+
+
+def _revoke(server: str, credential: str, token_id: str) -> bool:
+    from teamlore_client._signing import revoke
+
+    return revoke(parse_address(server), credential, token_id)
 
 
 def _confirm(at: Here, principal: str, waiting: list[Memory]) -> None:

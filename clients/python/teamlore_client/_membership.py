@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import keyring
-from keyring.backends import chainer, fail, null
-
 TOKEN_VARIABLE = "TEAMLORE_TEAM_TOKEN"  # noqa: S105  # a name, not a token
 _SERVICE = "teamlore"
 _FILE = "team.json"
@@ -41,6 +38,8 @@ class Membership:
     """This laptop's id, as registered there."""
     share_captured: bool = False
     """True when the project opted in to sharing captured turns."""
+    key_id: str = ""
+    """The public id of the personal key that `team join` minted for this laptop; empty for a token given."""
 
 
 class Memberships:
@@ -73,12 +72,14 @@ class Memberships:
                 "device_id": membership.device_id,
                 "share_captured": membership.share_captured,
             }
+            if membership.key_id:
+                entry["key_id"] = membership.key_id
             same = before is not None and _named(membership.bank, before) == _entry_name(membership)
             if token is not None:
                 kept = self._kept(_entry_name(membership), token)
                 entry |= {"in_keychain": True} if kept else {"token": token}
             elif before is not None and same:
-                entry |= {key: before[key] for key in ("token", "in_keychain") if key in before}
+                entry |= {key: before[key] for key in ("token", "in_keychain", "key_id") if key in before}
             if before is not None and not same:
                 self._dropped(_named(membership.bank, before))
             banks[membership.bank] = entry
@@ -96,6 +97,10 @@ class Memberships:
         """Return the bank's token: TEAMLORE_TEAM_TOKEN, else from where `join` put it; None if nowhere."""
         if given := os.environ.get(TOKEN_VARIABLE, "").strip():
             return given
+        return self.kept(bank)
+
+    def kept(self, bank: str) -> str | None:
+        """Return the token that `join` put away, whatever the environment says; None if it is nowhere."""
         entry = self._banks().get(bank)
         if entry is None:
             return None
@@ -112,6 +117,9 @@ class Memberships:
     def _usable(self) -> Keychain | None:
         if self._keychain is not None:
             return self._keychain
+        import keyring  # looks through all installed packages, which most commands need not wait for
+        from keyring.backends import chainer, fail, null
+
         try:
             found = keyring.get_keyring()
         except Exception:  # backends fail in their own ways while they look for a desktop session
@@ -178,7 +186,13 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _membership(bank: str, entry: dict[str, Any]) -> Membership:
-    return Membership(bank, str(entry["url"]), str(entry["device_id"]), entry.get("share_captured") is True)
+    return Membership(
+        bank,
+        str(entry["url"]),
+        str(entry["device_id"]),
+        entry.get("share_captured") is True,
+        str(entry.get("key_id", "")),
+    )
 
 
 def _entry_name(membership: Membership) -> str:

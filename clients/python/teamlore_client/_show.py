@@ -3,7 +3,7 @@
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +14,7 @@ from rich.text import Text
 from teamlore_client._memory import Memory
 
 _LINE = 160
+_WIDE = 10_000
 _JOINERS = "\u200c\u200d"  # part of words and of emoji
 _HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
@@ -36,6 +37,22 @@ class Output:
             return
         for line in lines:
             self._out.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+    def table(self, value: Mapping[str, Any], columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Print a list: the value as JSON, or a table."""
+        from rich.table import Table
+
+        if self.as_json:
+            print(json.dumps(value, ensure_ascii=True))
+            return
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in columns:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(shown(cell)) for cell in row))
+        # A program that reads the table gets every cell whole, on one line.
+        out = self._out if self._out.is_terminal else Console(file=sys.stdout, width=_WIDE, no_color=True)
+        out.print(table, markup=False, highlight=False, emoji=False)
 
     def note(self, line: str) -> None:
         """Say something beside the answer, on stderr."""

@@ -23,6 +23,10 @@ class Identity:
 
     principal: str
     permissions: tuple[str, ...]
+    kind: str = "agent"
+    """Of the credential: `person`, `agent` or `service`."""
+    person_present: bool = False
+    """True when the credential is a session of `teamlore login`."""
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,26 @@ def test_a_list_loads_neither_the_model_nor_the_network(home: Path) -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.parametrize("command", [["--help"], ["admin", "--help"], ["admin", "token", "create", "--help"]])
+def test_help_loads_only_what_it_tells(home: Path, command: list[str]) -> None:
+    code = (
+        "import sys\nfrom teamlore_client.cli import app\n"
+        f"try: app({command!r})\nexcept SystemExit as end: assert not end.code\n"
+        "heavy = {'apsw', 'grpc', 'keyring', 'yaml', 'google', 'urllib.request'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=home, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    for name in ("memory", "team", "whoami", "login", "logout", "session", "admin"):
+        assert name.encode() in done.stdout or command != ["--help"]
+
+
+def test_a_misspelt_command_is_told_the_nearest() -> None:
+    code, said = call("whoam")
+    assert (code, "whoami" in said) == (2, True)
+
+
 def test_bytes_that_are_no_text_are_refused_by_name(home: Path) -> None:
     for arguments, field in (
         (("memory", "add", b"bad \xff"), "text"),

@@ -14,7 +14,7 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 from laptop import BANK
 from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
-from teamlore_client import _rpc
+from teamlore_client import _calls
 from teamlore_client._address import SERVICES, parse_address
 from teamlore_client._errors import Refused, ServerUnreachable
 from teamlore_client._memory import FieldInvalid
@@ -103,7 +103,7 @@ def test_only_unavailable_is_tried_again_and_retry_info_is_honoured() -> None:
 
 
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_rpc, "RETRY_SECONDS", 0.5)
+    monkeypatch.setattr(_calls, "RETRY_SECONDS", 0.5)
     auth = Auth(grpc.StatusCode.UNAVAILABLE, [], 1000)
     began = time.monotonic()
     with served(auth) as client, pytest.raises(ServerUnreachable, match="as told"):

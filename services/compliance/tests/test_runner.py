@@ -16,9 +16,12 @@ from teamlore.compliance.v1 import compliance_pb2, compliance_pb2_grpc
 from kit.access import Caller, Grant
 from kit.audit import CallContext, calling
 from kit.database import Database
+from kit.decisions import Decisions
 from kit.errors import Refusal, from_driver
-from kit.identity import Authenticator
-from kit.serving import Built, Drain, Interceptor
+from kit.foundation import Drain
+from kit.identity import AccessState, Authenticator
+from kit.limits import Limits
+from kit.serving import Built, Interceptor
 from services.compliance.erasures import EraseObjects, Erasure, Open, Runner
 from services.compliance.handlers import ComplianceHandlers
 from services.compliance.receipts import NO_INDEX, OUT_OF_SCOPE, Receipt, Terms, signing_key, verify
@@ -442,22 +445,35 @@ async def test_sync_sees_no_key_to_destroy_before_the_point_of_no_return(world: 
 class _Callers:
     """Takes the credential itself for the name of one of three callers."""
 
-    async def authenticate(self, metadata: Mapping[str, str]) -> Caller:
+    def __init__(self, database: Database) -> None:
+        self.access = AccessState(database)
+
+    async def authenticate(self, metadata: Sequence[tuple[str, str]]) -> Caller:
         permissions = {"olga": {"comply"}, "alice": {"forget"}, "bob": {"admin", "read", "write"}}
-        name = metadata["authorization"].removeprefix("Bearer ")
+        name = dict(metadata)["authorization"].removeprefix("Bearer ")
         return Caller(f"user:{name}", "person", "token", (Grant("project:*", frozenset(permissions[name])),))
 
 
 @pytest.fixture
 async def service(world: World) -> AsyncIterator[Any]:
-    built = Built(cast(Authenticator, _Callers()), [], (), {"erasure_id": world.store.bank_of})
-    host = grpc.aio.server(interceptors=[Interceptor(built, Drain())])
-    compliance_pb2_grpc.add_ComplianceServiceServicer_to_server(ComplianceHandlers(world.store), host)
+    add, handlers = (
+        compliance_pb2_grpc.add_ComplianceServiceServicer_to_server,
+        ComplianceHandlers(world.store),
+    )
+    built = Built(
+        cast(Authenticator, _Callers(world.database)),
+        {"teamlore.compliance.v1.ComplianceService": (add, handlers)},
+        {"erasure_id": world.store.bank_of},
+    )
+    decisions = Decisions(world.database, "compliance")
+    host = grpc.aio.server(interceptors=[Interceptor(built, Drain(), Limits(6000, 6000, 10), decisions)])
+    add(handlers, host)
     port = host.add_insecure_port("127.0.0.1:0")
     await host.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         yield compliance_pb2_grpc.ComplianceServiceStub(channel)
     await host.stop(0)
+    await decisions.stop()
 
 
 def by(name: str) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 
 from kit.database import Database
+from kit.foundation import Drain, Foundation
 from kit.sealing import UNUSED_SECONDS, KeyMissing, KeyStore, Slot
-from kit.serving import Drain
 from services.compliance import sweeping
 from services.compliance.main import Config, build
 from services.compliance.store import QUERIES, Store
@@ -147,8 +147,12 @@ async def test_the_service_sweeps_and_goes_on_after_a_failure(
         return real(keys)
 
     monkeypatch.setattr(KeyStore, "old_pages", shaky)
-    config = Config(database_url, str(world.path), "127.0.0.1:1", "127.0.0.1:1", "token")
-    async with build(config, Drain()):
+    config = Config(
+        database_url=database_url, keystore=str(world.path), auth_target="127.0.0.1:1", sync_target="127.0.0.1:1",
+        service_token="token",
+    )  # fmt: skip
+    async with Foundation.laid("compliance", config, QUERIES, Drain(), 10) as base:
+        await build(config, base)
         async with asyncio.timeout(20):
             while world.there(orphan) == [True]:
                 await asyncio.sleep(0.05)

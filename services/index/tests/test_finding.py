@@ -7,7 +7,7 @@ import numpy as np
 
 from services.index.embedding import Urgency
 from services.index.finding import Candidate, Finder
-from services.index.following import Hit, InFlight, Seen, Vector
+from services.index.following import LANES, Hit, InFlight, Seen, Vector
 from services.index.store import Memory
 
 BANK = "project:finding"
@@ -25,10 +25,14 @@ class Parts:
         return [Seen(np.array([1, 0], dtype=np.float32), text not in self._cut) for text in texts]
 
     async def nearest(
-        self, bank: str, queries: Sequence[Vector], limit: int, threshold: float = 0, *, whole_only: bool = False
+        self, bank: str, queries: Sequence[Vector], limit: int, threshold: float = 0, *, whole_only: bool = False,
+        lanes: Sequence[str] = LANES,
     ) -> list[list[Hit]]:
         near = [own for own, text in self._stored.items() if not (whole_only and text in self._cut)]
         return [[Hit(own, 1.0) for own in near] for _ in queries]
+
+    async def min_lane(self, bank: str) -> str:
+        return LANES[0]
 
     async def live(self, bank: str, ids: Sequence[str]) -> set[str]:
         return set(ids)

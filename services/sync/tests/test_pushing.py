@@ -3,7 +3,9 @@
 import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import pytest
 from teamlore.index.v1 import index_pb2
 from teamlore.sync.v1 import sync_pb2
@@ -11,10 +13,11 @@ from teamlore.sync.v1 import sync_pb2
 from kit import audit
 from kit.barrier import Barrier
 from kit.database import Database
+from kit.errors import Refusal
 from kit.sealing import KeyStore
 from kit.validation import violations_of
 from services.sync.neighbours import LONGEST_ASKED, IndexClient, question
-from services.sync.pushing import FORGOTTEN, METADATA_DIFFERS, TAKEN, UNREADABLE, Answer, Known, Pusher
+from services.sync.pushing import FORGOTTEN, METADATA_DIFFERS, TAKEN, UNREADABLE, Answer, Known, Pusher, Terms
 from services.sync.records import Draft, Rejected, judge
 from services.sync.store import QUERIES, Store
 
@@ -27,8 +30,11 @@ class Index:
 
     def __init__(self) -> None:
         self.answer: Mapping[str, str] | None = {}
+        self.asked: list[float] = []
 
     async def find(self, bank: str, drafts: Sequence[Draft], threshold: float) -> Mapping[str, str] | None:
+        if self.answer:
+            self.asked.append(threshold)
         return self.answer
 
 
@@ -37,23 +43,35 @@ def record(memory_id: str, text: str = "We use SQS.", **more: object) -> sync_pb
 
 
 class Bench:
-    def __init__(self, pusher: Pusher, store: Store, index: Index, heard: list[str]) -> None:
-        self.pusher, self.store, self.index, self.heard = pusher, store, index, heard
+    def __init__(self, url: str, database: Database, keys: KeyStore) -> None:
+        self.url, self.database, self.keys = url, database, keys
+        self.index, self.heard = Index(), list[str]()
+        self.under(Terms())
+
+    def under(self, terms: Terms) -> None:
+        """Goes on as a deployment with these terms."""
+        self.store = Store(self.database, self.heard.append, quota=terms.records_per_day > 0)
+        self.pusher = Pusher(self.store, self.keys, self.index, terms)
+
+    async def superuser(self, sql: str, *args: object) -> Any:
+        connection = await asyncpg.connect(self.url)
+        try:
+            return await connection.fetchval(sql, *args)
+        finally:
+            await connection.close()
 
     async def push(
         self, *records: sync_pb2.Record, bank: str = BANK, author: str = "user:alice"
     ) -> list[Answer]:
         with audit.calling(audit.CallContext("memory.push", author, "t")):
-            answers, _ = await self.pusher.push(bank, author, [judge(r, BARRIER) for r in records])
+            answers, _ = await self.pusher.push(bank, author, records)
         return answers
 
 
 @pytest.fixture
 async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
     database = await Database.connect(database_url, "sync", QUERIES)
-    heard: list[str] = []
-    store, index = Store(database, heard.append), Index()
-    yield Bench(Pusher(store, KeyStore(tmp_path / "k.db", make=True), index, True), store, index, heard)
+    yield Bench(database_url, database, KeyStore(tmp_path / "k.db", make=True))
     await database.close()
 
 
@@ -94,7 +112,7 @@ async def test_near_duplicates_are_named_and_a_silent_index_stores(bench: Bench)
     assert await bench.push(record("bbbbbbbb")) == [Answer("bbbbbbbb", "duplicate", duplicate_of="aaaaaaaa")]
     bench.index.answer = None
     with audit.calling(audit.CallContext("memory.push", "user:alice", "t")):
-        answers, skipped = await bench.pusher.push(BANK, "user:alice", [judge(record("bbbbbbbb"), BARRIER)])
+        answers, skipped = await bench.pusher.push(BANK, "user:alice", [record("bbbbbbbb")])
     assert (answers[0].status, skipped) == ("stored", True)
 
 
@@ -102,7 +120,7 @@ async def test_a_memory_whose_key_is_lost_stops_no_other_record(
     bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await bench.push(record("aaaaaaaa"))
-    elsewhere = Pusher(bench.store, KeyStore(tmp_path / "other.db", make=True), bench.index, True)
+    elsewhere = Pusher(bench.store, KeyStore(tmp_path / "other.db", make=True), bench.index, Terms())
     bench.pusher = elsewhere
     answers = await bench.push(record("aaaaaaaa"), record("bbbbbbbb", "other"))
     assert [(a.status, a.reason) for a in answers] == [("rejected", UNREADABLE), ("stored", "")]
@@ -156,6 +174,112 @@ def test_system_keys_and_secrets_are_dropped_and_the_hash_is_of_the_text_as_sent
 def test_a_bad_record_is_rejected_by_the_name_of_its_field(spoiled: sync_pb2.Record, named: str) -> None:
     found = judge(spoiled, BARRIER)
     assert isinstance(found, Rejected) and found.reason.startswith(named)
+
+
+async def test_a_quota_counts_what_is_stored_and_overshoots_by_one_batch_at_most(bench: Bench) -> None:
+    bench.under(Terms(records_per_day=5))
+
+    def some(letter: str, count: int) -> list[sync_pb2.Record]:
+        return [record(f"{letter}{number:07}", f"{letter} {number}") for number in range(count)]
+
+    used = "select coalesce(sum(records), 0)::int from memory.quota_use where principal = 'user:alice'"
+    first = some("a", 4)
+    assert {a.status for a in await bench.push(*first)} == {"stored"}
+    assert {a.status for a in await bench.push(*first)} == {"unchanged"}  # costs nothing
+    assert await bench.superuser(used) == 4
+    assert {a.status for a in await bench.push(*some("b", 4))} == {"stored"}  # 4 of 5: the whole batch passes
+    assert await bench.superuser(used) == 8
+    with pytest.raises(Refusal) as caught:
+        await bench.push(*some("c", 1))
+    left = await bench.superuser(
+        "select extract(epoch from date_trunc('day', now() at time zone 'utc') + interval '1 day'"
+        " - (now() at time zone 'utc'))::float8"
+    )
+    assert caught.value.reason == "QUOTA_EXCEEDED"
+    assert caught.value.retry_after == pytest.approx(left, abs=60)
+    assert await bench.superuser("select count(*) from memory.memories") == 8
+    assert [a.status for a in await bench.push(record("dddddddd"), author="user:bob")] == ["stored"]
+    await bench.superuser("update memory.quota_use set day = day - 1")
+    assert [a.status for a in await bench.push(*some("c", 1))] == ["stored"]
+    assert (
+        await bench.superuser(
+            "select records from memory.quota_use where day = (now() at time zone 'utc')::date"
+        )
+        == 1
+    )
+
+
+async def test_without_a_quota_nothing_is_counted_and_with_one_only_what_committed(bench: Bench) -> None:
+    await bench.push(record("aaaaaaaa"))
+    assert await bench.superuser("select count(*) from memory.quota_use") == 0
+    bench.under(Terms(records_per_day=5))
+    await bench.superuser(
+        "create function public.fail() returns trigger language plpgsql as $$ begin raise 'no'; end $$"
+    )
+    await bench.superuser(
+        "create trigger fail before insert on compliance.audit_calls execute function public.fail()"
+    )
+    with pytest.raises(asyncpg.RaiseError):
+        await bench.push(record("bbbbbbbb", "other"))
+    assert await bench.superuser("select count(*) from memory.quota_use") == 0
+
+
+async def test_an_archived_bank_takes_nothing_new_but_forgets_and_erases(bench: Bench) -> None:
+    await bench.push(record("aaaaaaaa"), record("bbbbbbbb", "other"))
+    await bench.superuser("select memory.archive_bank($1, true)", BANK)
+    for sent in (record("cccccccc", "third"), record("aaaaaaaa")):
+        with pytest.raises(Refusal) as caught:
+            await bench.push(sent)
+        assert caught.value.reason == "BANK_ARCHIVED"
+    with audit.calling(audit.CallContext("memory.forget", "user:alice", "t")):
+        assert await bench.store.forget(BANK, ["aaaaaaaa"]) == 1
+        assert (await bench.store.erase(BANK, ["bbbbbbbb"], "user:alice", "op")).erased == 1
+    await bench.superuser("select memory.archive_bank($1, false)", BANK)
+    assert [a.status for a in await bench.push(record("cccccccc", "third"))] == ["stored"]
+
+
+@pytest.mark.parametrize("deployment", ["redact", "reject", "off"])
+@pytest.mark.parametrize("policy", [None, "redact", "reject", "off"])
+async def test_the_banks_barrier_goes_before_the_deployments(
+    bench: Bench, deployment: str, policy: str | None
+) -> None:
+    bench.under(Terms(barrier=deployment))
+    await bench.superuser("select memory.put_bank($1, null, null, 'user:alice')", BANK)
+    await bench.superuser(
+        "select memory.put_policy($1, $2, 'off', null, null, null, null, null)", BANK, policy
+    )
+    secret = "key AKIAIOSFODNN7EXAMPL2"
+    (answer,) = await bench.push(record("aaaaaaaa", secret))
+    action = policy or deployment
+    assert (answer.status == "rejected") == (action == "reject")
+    if action != "reject":
+        again = await bench.push(
+            record("aaaaaaaa", secret if action == "off" else "key [redacted: AWS Access Key]")
+        )
+        assert [a.status for a in again] == ["unchanged"]
+
+
+async def test_the_banks_policy_says_what_a_near_duplicate_is_and_becomes(bench: Bench) -> None:
+    await bench.push(record("aaaaaaaa"))
+    bench.index.answer = {"bbbbbbbb": "aaaaaaaa"}
+    put = "select memory.put_policy($1, null, $2, $3, null, null, null, null)"
+    await bench.superuser(put, BANK, "warn", 0.75)
+    (answer,) = await bench.push(record("bbbbbbbb"))
+    assert (answer.status, answer.reason) == ("stored", "near-duplicate of aaaaaaaa")
+    assert bench.index.asked == [0.75]
+    await bench.superuser(put, BANK, "off", None)
+    bench.index.answer = {"cccccccc": "aaaaaaaa"}
+    assert await bench.push(record("cccccccc")) == [Answer("cccccccc", "stored")]
+    assert len(bench.index.asked) == 1
+
+
+async def test_the_first_to_push_owns_the_bank(bench: Bench) -> None:
+    owner = "select owner from memory.banks where bank = $1"
+    await bench.push(record("aaaaaaaa"), author="user:carol")
+    await bench.push(record("bbbbbbbb", "other"), author="user:bob")
+    assert await bench.superuser(owner, BANK) == "user:carol"
+    await bench.push(record("cccccccc", "third"), bank="private:user:carol", author="user:carol")
+    assert await bench.superuser(owner, "private:user:carol") is None
 
 
 SECRET = "api_key=abcdef "

@@ -28,7 +28,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from teamlore.common.v1 import access_pb2 as teamlore_dot_common_dot_v1_dot_access__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bteamlore/auth/v1/auth.proto\x12\x10teamlore.auth.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fteamlore/common/v1/access.proto\"1\n\x14\x45xchangeTokenRequest\x12\x19\n\x05token\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\"p\n\x15\x45xchangeTokenResponse\x12\x14\n\x0c\x61\x63\x63\x65ss_token\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tprincipal\x18\x03 \x01(\t\"\x10\n\x0eGetJwksRequest\"6\n\x0fGetJwksResponse\x12#\n\x04keys\x18\x01 \x03(\x0b\x32\x15.teamlore.auth.v1.Jwk\"Q\n\x03Jwk\x12\x0b\n\x03kty\x18\x01 \x01(\t\x12\x0b\n\x03\x63rv\x18\x02 \x01(\t\x12\x0b\n\x03kid\x18\x03 \x01(\t\x12\x0b\n\x03\x61lg\x18\x04 \x01(\t\x12\x0b\n\x03use\x18\x05 \x01(\t\x12\t\n\x01x\x18\x06 \x01(\t\"B\n\rWhoAmIRequest\x12\x31\n\x04\x62\x61nk\x18\x01 \x01(\tB#\xbaH r\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\xd8\x01\x01\"X\n\x0eWhoAmIResponse\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x10\n\x08token_id\x18\x03 \x01(\t\x12\x13\n\x0bpermissions\x18\x04 \x03(\t\"\x8c\x01\n\x05Grant\x12\x38\n\x07pattern\x18\x01 \x01(\tB\'\xbaH$r\"2 ^[A-Za-z0-9._:@*?\\[\\]!-]{1,255}$\x12I\n\x0bpermissions\x18\x02 \x03(\tB4\xbaH1\x92\x01.\x08\x01\x10\x05\x18\x01\"&r$R\x04readR\x05writeR\x06\x66orgetR\x06\x63omplyR\x05\x61\x64min\"\xf9\x01\n\x12\x43reateTokenRequest\x12G\n\tprincipal\x18\x01 \x01(\tB4\xbaH1r/2-^(user|agent|service):[A-Za-z0-9._@-]{1,100}$\x12+\n\x04kind\x18\x02 \x01(\tB\x1d\xbaH\x1ar\x18R\x06personR\x05\x61gentR\x07service\x12\x33\n\x06grants\x18\x03 \x03(\x0b\x32\x17.teamlore.auth.v1.GrantB\n\xbaH\x07\x92\x01\x04\x08\x01\x10\x32\x12\x38\n\nexpires_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x08\xbaH\x05\xb2\x01\x02@\x01\"6\n\x13\x43reateTokenResponse\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\"=\n\x12RevokeTokenRequest\x12\'\n\x08token_id\x18\x01 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{16}$\"&\n\x13RevokeTokenResponse\x12\x0f\n\x07revoked\x18\x01 \x01(\x08\x32\x9b\x03\n\x0b\x41uthService\x12\x96\x01\n\rExchangeToken\x12&.teamlore.auth.v1.ExchangeTokenRequest\x1a\'.teamlore.auth.v1.ExchangeTokenResponse\"4\xea\xc7\x18\x17@\x01R\x13\x61uth.exchange_token\x82\xd3\xe4\x93\x02\x13\"\x0e/v1/auth/token:\x01*\x12z\n\x07GetJwks\x12 .teamlore.auth.v1.GetJwksRequest\x1a!.teamlore.auth.v1.GetJwksResponse\"*\xea\xc7\x18\x11@\x01R\rauth.get_jwks\x82\xd3\xe4\x93\x02\x0f\x12\r/v1/auth/jwks\x12w\n\x06WhoAmI\x12\x1f.teamlore.auth.v1.WhoAmIRequest\x1a .teamlore.auth.v1.WhoAmIResponse\"*\xea\xc7\x18\x0f(\x01R\x0b\x61uth.whoami\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/auth/whoami2\xd7\x02\n\rAccessService\x12\xa3\x01\n\x0b\x43reateToken\x12$.teamlore.auth.v1.CreateTokenRequest\x1a%.teamlore.auth.v1.CreateTokenResponse\"G\xea\xc7\x18(\"\x0egrants.patternR\x14\x61\x63\x63\x65ss.token_createdX\x01\x82\xd3\xe4\x93\x02\x15\"\x10/v1/admin/tokens:\x01*\x12\x9f\x01\n\x0bRevokeToken\x12$.teamlore.auth.v1.RevokeTokenRequest\x1a%.teamlore.auth.v1.RevokeTokenResponse\"C\xea\xc7\x18\x1c\x30\x01H\x05R\x14\x61\x63\x63\x65ss.token_revokedX\x01\x82\xd3\xe4\x93\x02\x1d*\x1b/v1/admin/tokens/{token_id}b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bteamlore/auth/v1/auth.proto\x12\x10teamlore.auth.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fteamlore/common/v1/access.proto\"1\n\x14\x45xchangeTokenRequest\x12\x19\n\x05token\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\"p\n\x15\x45xchangeTokenResponse\x12\x14\n\x0c\x61\x63\x63\x65ss_token\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tprincipal\x18\x03 \x01(\t\"\x10\n\x0eGetJwksRequest\"6\n\x0fGetJwksResponse\x12#\n\x04keys\x18\x01 \x03(\x0b\x32\x15.teamlore.auth.v1.Jwk\"Q\n\x03Jwk\x12\x0b\n\x03kty\x18\x01 \x01(\t\x12\x0b\n\x03\x63rv\x18\x02 \x01(\t\x12\x0b\n\x03kid\x18\x03 \x01(\t\x12\x0b\n\x03\x61lg\x18\x04 \x01(\t\x12\x0b\n\x03use\x18\x05 \x01(\t\x12\t\n\x01x\x18\x06 \x01(\t\"B\n\rWhoAmIRequest\x12\x31\n\x04\x62\x61nk\x18\x01 \x01(\tB#\xbaH r\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\xd8\x01\x01\"\xb0\x01\n\x0eWhoAmIResponse\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x10\n\x08token_id\x18\x03 \x01(\t\x12\x13\n\x0bpermissions\x18\x04 \x03(\t\x12\x0e\n\x06groups\x18\x05 \x03(\t\x12\x16\n\x0eperson_present\x18\x06 \x01(\x08\x12.\n\nexpires_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"s\n\x13StartSessionRequest\x12\x1b\n\x08id_token\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x18\x80\x80\x01\x12\x1e\n\x0cperson_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01:\x1f\xbaH\x1c\"\x1a\n\x08id_token\n\x0cperson_token\x10\x01\"\x82\x01\n\x14StartSessionResponse\x12\x15\n\rsession_token\x18\x01 \x01(\t\x12\x10\n\x08token_id\x18\x02 \x01(\t\x12\x11\n\tprincipal\x18\x03 \x01(\t\x12.\n\nexpires_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x12\n\x10GetSignInRequest\"F\n\x11GetSignInResponse\x12\x0e\n\x06issuer\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x0e\n\x06scopes\x18\x03 \x03(\t\"\x92\x01\n\x14\x45xplainAccessRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12J\n\tprincipal\x18\x02 \x01(\tB7\xbaH4r/2-^(user|agent|service):[A-Za-z0-9._@-]{1,100}$\xd8\x01\x01\"x\n\x15\x45xplainAccessResponse\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0e\n\x06groups\x18\x02 \x03(\t\x12<\n\x0bpermissions\x18\x03 \x03(\x0b\x32\'.teamlore.auth.v1.PermissionExplanation\"]\n\x15PermissionExplanation\x12\x12\n\npermission\x18\x01 \x01(\t\x12\x0c\n\x04held\x18\x02 \x01(\x08\x12\x10\n\x08given_by\x18\x03 \x03(\t\x12\x10\n\x08taken_by\x18\x04 \x03(\t2\xd8\x06\n\x0b\x41uthService\x12\x96\x01\n\rExchangeToken\x12&.teamlore.auth.v1.ExchangeTokenRequest\x1a\'.teamlore.auth.v1.ExchangeTokenResponse\"4\xea\xc7\x18\x17@\x01R\x13\x61uth.exchange_token\x82\xd3\xe4\x93\x02\x13\"\x0e/v1/auth/token:\x01*\x12z\n\x07GetJwks\x12 .teamlore.auth.v1.GetJwksRequest\x1a!.teamlore.auth.v1.GetJwksResponse\"*\xea\xc7\x18\x11@\x01R\rauth.get_jwks\x82\xd3\xe4\x93\x02\x0f\x12\r/v1/auth/jwks\x12\x95\x01\n\rExplainAccess\x12&.teamlore.auth.v1.ExplainAccessRequest\x1a\'.teamlore.auth.v1.ExplainAccessResponse\"3\xea\xc7\x18\x17(\x01R\x13\x61uth.explain_access\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/auth/explain\x12\x99\x01\n\x0cStartSession\x12%.teamlore.auth.v1.StartSessionRequest\x1a&.teamlore.auth.v1.StartSessionResponse\":\xea\xc7\x18\x1a@\x01R\x14\x61uth.session_startedX\x01\x82\xd3\xe4\x93\x02\x16\"\x11/v1/auth/sessions:\x01*\x12\x86\x01\n\tGetSignIn\x12\".teamlore.auth.v1.GetSignInRequest\x1a#.teamlore.auth.v1.GetSignInResponse\"0\xea\xc7\x18\x14@\x01R\x10\x61uth.get_sign_in\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/auth/sign-in\x12w\n\x06WhoAmI\x12\x1f.teamlore.auth.v1.WhoAmIRequest\x1a .teamlore.auth.v1.WhoAmIResponse\"*\xea\xc7\x18\x0f(\x01R\x0b\x61uth.whoami\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/auth/whoamib\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,30 +39,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXCHANGETOKENREQUEST'].fields_by_name['token']._serialized_options = b'\272H\007r\005\020\001\030\310\001'
   _globals['_WHOAMIREQUEST'].fields_by_name['bank']._loaded_options = None
   _globals['_WHOAMIREQUEST'].fields_by_name['bank']._serialized_options = b'\272H r\0332\031^[A-Za-z0-9._:@-]{1,255}$\330\001\001'
-  _globals['_GRANT'].fields_by_name['pattern']._loaded_options = None
-  _globals['_GRANT'].fields_by_name['pattern']._serialized_options = b'\272H$r\"2 ^[A-Za-z0-9._:@*?\\[\\]!-]{1,255}$'
-  _globals['_GRANT'].fields_by_name['permissions']._loaded_options = None
-  _globals['_GRANT'].fields_by_name['permissions']._serialized_options = b'\272H1\222\001.\010\001\020\005\030\001\"&r$R\004readR\005writeR\006forgetR\006complyR\005admin'
-  _globals['_CREATETOKENREQUEST'].fields_by_name['principal']._loaded_options = None
-  _globals['_CREATETOKENREQUEST'].fields_by_name['principal']._serialized_options = b'\272H1r/2-^(user|agent|service):[A-Za-z0-9._@-]{1,100}$'
-  _globals['_CREATETOKENREQUEST'].fields_by_name['kind']._loaded_options = None
-  _globals['_CREATETOKENREQUEST'].fields_by_name['kind']._serialized_options = b'\272H\032r\030R\006personR\005agentR\007service'
-  _globals['_CREATETOKENREQUEST'].fields_by_name['grants']._loaded_options = None
-  _globals['_CREATETOKENREQUEST'].fields_by_name['grants']._serialized_options = b'\272H\007\222\001\004\010\001\0202'
-  _globals['_CREATETOKENREQUEST'].fields_by_name['expires_at']._loaded_options = None
-  _globals['_CREATETOKENREQUEST'].fields_by_name['expires_at']._serialized_options = b'\272H\005\262\001\002@\001'
-  _globals['_REVOKETOKENREQUEST'].fields_by_name['token_id']._loaded_options = None
-  _globals['_REVOKETOKENREQUEST'].fields_by_name['token_id']._serialized_options = b'\272H\022r\0202\016^[0-9a-f]{16}$'
+  _globals['_STARTSESSIONREQUEST'].fields_by_name['id_token']._loaded_options = None
+  _globals['_STARTSESSIONREQUEST'].fields_by_name['id_token']._serialized_options = b'\272H\006r\004\030\200\200\001'
+  _globals['_STARTSESSIONREQUEST'].fields_by_name['person_token']._loaded_options = None
+  _globals['_STARTSESSIONREQUEST'].fields_by_name['person_token']._serialized_options = b'\272H\005r\003\030\310\001'
+  _globals['_STARTSESSIONREQUEST']._loaded_options = None
+  _globals['_STARTSESSIONREQUEST']._serialized_options = b'\272H\034\"\032\n\010id_token\n\014person_token\020\001'
+  _globals['_EXPLAINACCESSREQUEST'].fields_by_name['bank']._loaded_options = None
+  _globals['_EXPLAINACCESSREQUEST'].fields_by_name['bank']._serialized_options = b'\272H\035r\0332\031^[A-Za-z0-9._:@-]{1,255}$'
+  _globals['_EXPLAINACCESSREQUEST'].fields_by_name['principal']._loaded_options = None
+  _globals['_EXPLAINACCESSREQUEST'].fields_by_name['principal']._serialized_options = b'\272H4r/2-^(user|agent|service):[A-Za-z0-9._@-]{1,100}$\330\001\001'
   _globals['_AUTHSERVICE'].methods_by_name['ExchangeToken']._loaded_options = None
   _globals['_AUTHSERVICE'].methods_by_name['ExchangeToken']._serialized_options = b'\352\307\030\027@\001R\023auth.exchange_token\202\323\344\223\002\023\"\016/v1/auth/token:\001*'
   _globals['_AUTHSERVICE'].methods_by_name['GetJwks']._loaded_options = None
   _globals['_AUTHSERVICE'].methods_by_name['GetJwks']._serialized_options = b'\352\307\030\021@\001R\rauth.get_jwks\202\323\344\223\002\017\022\r/v1/auth/jwks'
+  _globals['_AUTHSERVICE'].methods_by_name['ExplainAccess']._loaded_options = None
+  _globals['_AUTHSERVICE'].methods_by_name['ExplainAccess']._serialized_options = b'\352\307\030\027(\001R\023auth.explain_access\202\323\344\223\002\022\022\020/v1/auth/explain'
+  _globals['_AUTHSERVICE'].methods_by_name['StartSession']._loaded_options = None
+  _globals['_AUTHSERVICE'].methods_by_name['StartSession']._serialized_options = b'\352\307\030\032@\001R\024auth.session_startedX\001\202\323\344\223\002\026\"\021/v1/auth/sessions:\001*'
+  _globals['_AUTHSERVICE'].methods_by_name['GetSignIn']._loaded_options = None
+  _globals['_AUTHSERVICE'].methods_by_name['GetSignIn']._serialized_options = b'\352\307\030\024@\001R\020auth.get_sign_in\202\323\344\223\002\022\022\020/v1/auth/sign-in'
   _globals['_AUTHSERVICE'].methods_by_name['WhoAmI']._loaded_options = None
   _globals['_AUTHSERVICE'].methods_by_name['WhoAmI']._serialized_options = b'\352\307\030\017(\001R\013auth.whoami\202\323\344\223\002\021\022\017/v1/auth/whoami'
-  _globals['_ACCESSSERVICE'].methods_by_name['CreateToken']._loaded_options = None
-  _globals['_ACCESSSERVICE'].methods_by_name['CreateToken']._serialized_options = b'\352\307\030(\"\016grants.patternR\024access.token_createdX\001\202\323\344\223\002\025\"\020/v1/admin/tokens:\001*'
-  _globals['_ACCESSSERVICE'].methods_by_name['RevokeToken']._loaded_options = None
-  _globals['_ACCESSSERVICE'].methods_by_name['RevokeToken']._serialized_options = b'\352\307\030\0340\001H\005R\024access.token_revokedX\001\202\323\344\223\002\035*\033/v1/admin/tokens/{token_id}'
   _globals['_EXCHANGETOKENREQUEST']._serialized_start=174
   _globals['_EXCHANGETOKENREQUEST']._serialized_end=223
   _globals['_EXCHANGETOKENRESPONSE']._serialized_start=225
@@ -75,20 +73,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JWK']._serialized_end=494
   _globals['_WHOAMIREQUEST']._serialized_start=496
   _globals['_WHOAMIREQUEST']._serialized_end=562
-  _globals['_WHOAMIRESPONSE']._serialized_start=564
-  _globals['_WHOAMIRESPONSE']._serialized_end=652
-  _globals['_GRANT']._serialized_start=655
-  _globals['_GRANT']._serialized_end=795
-  _globals['_CREATETOKENREQUEST']._serialized_start=798
-  _globals['_CREATETOKENREQUEST']._serialized_end=1047
-  _globals['_CREATETOKENRESPONSE']._serialized_start=1049
-  _globals['_CREATETOKENRESPONSE']._serialized_end=1103
-  _globals['_REVOKETOKENREQUEST']._serialized_start=1105
-  _globals['_REVOKETOKENREQUEST']._serialized_end=1166
-  _globals['_REVOKETOKENRESPONSE']._serialized_start=1168
-  _globals['_REVOKETOKENRESPONSE']._serialized_end=1206
-  _globals['_AUTHSERVICE']._serialized_start=1209
-  _globals['_AUTHSERVICE']._serialized_end=1620
-  _globals['_ACCESSSERVICE']._serialized_start=1623
-  _globals['_ACCESSSERVICE']._serialized_end=1966
+  _globals['_WHOAMIRESPONSE']._serialized_start=565
+  _globals['_WHOAMIRESPONSE']._serialized_end=741
+  _globals['_STARTSESSIONREQUEST']._serialized_start=743
+  _globals['_STARTSESSIONREQUEST']._serialized_end=858
+  _globals['_STARTSESSIONRESPONSE']._serialized_start=861
+  _globals['_STARTSESSIONRESPONSE']._serialized_end=991
+  _globals['_GETSIGNINREQUEST']._serialized_start=993
+  _globals['_GETSIGNINREQUEST']._serialized_end=1011
+  _globals['_GETSIGNINRESPONSE']._serialized_start=1013
+  _globals['_GETSIGNINRESPONSE']._serialized_end=1083
+  _globals['_EXPLAINACCESSREQUEST']._serialized_start=1086
+  _globals['_EXPLAINACCESSREQUEST']._serialized_end=1232
+  _globals['_EXPLAINACCESSRESPONSE']._serialized_start=1234
+  _globals['_EXPLAINACCESSRESPONSE']._serialized_end=1354
+  _globals['_PERMISSIONEXPLANATION']._serialized_start=1356
+  _globals['_PERMISSIONEXPLANATION']._serialized_end=1449
+  _globals['_AUTHSERVICE']._serialized_start=1452
+  _globals['_AUTHSERVICE']._serialized_end=2308
 # @@protoc_insertion_point(module_scope)

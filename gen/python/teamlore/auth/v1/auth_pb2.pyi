@@ -21,13 +21,13 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ExchangeTokenRequest(_message.Message):
-    """ExchangeTokenRequest carries the opaque token."""
+    """ExchangeTokenRequest carries the credential."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKEN_FIELD_NUMBER: _builtins.int
     token: _builtins.str
-    """The token, `tlk_` and 43 characters of URL-safe base64."""
+    """The opaque token, `tlk_` and 43 characters of URL-safe base64."""
     def __init__(
         self,
         *,
@@ -188,15 +188,28 @@ class WhoAmIResponse(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     TOKEN_ID_FIELD_NUMBER: _builtins.int
     PERMISSIONS_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    PERSON_PRESENT_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
     principal: _builtins.str
     """The authenticated principal."""
     kind: _builtins.str
     """The kind of the credential: `person`, `agent` or `service`."""
     token_id: _builtins.str
     """The id of the credential."""
+    person_present: _builtins.bool
+    """Whether a person is present: the credential is a session of `teamlore login`."""
     @_builtins.property
     def permissions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What the caller may do on the bank it named: `read`, `write`, `forget`, `comply`, `admin`."""
+
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The groups that the caller belongs to."""
+
+    @_builtins.property
+    def expires_at(self) -> _timestamp_pb2.Timestamp:
+        """When the credential ends; absent where it does not."""
 
     def __init__(
         self,
@@ -205,147 +218,223 @@ class WhoAmIResponse(_message.Message):
         kind: _builtins.str = ...,
         token_id: _builtins.str = ...,
         permissions: _abc.Iterable[_builtins.str] | None = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+        person_present: _builtins.bool = ...,
+        expires_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "permissions", b"permissions", "principal", b"principal", "token_id", b"token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at", "groups", b"groups", "kind", b"kind", "permissions", b"permissions", "person_present", b"person_present", "principal", b"principal", "token_id", b"token_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WhoAmIResponse: _TypeAlias = WhoAmIResponse  # noqa: Y015
 
 @_typing.final
-class Grant(_message.Message):
-    """Grant gives permissions on the banks that a pattern covers."""
+class StartSessionRequest(_message.Message):
+    """StartSessionRequest carries exactly one credential of a person."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    PATTERN_FIELD_NUMBER: _builtins.int
-    PERMISSIONS_FIELD_NUMBER: _builtins.int
-    pattern: _builtins.str
-    """A case-sensitive fnmatch pattern over bank ids; it never reaches a PRIVATE bank."""
+    ID_TOKEN_FIELD_NUMBER: _builtins.int
+    PERSON_TOKEN_FIELD_NUMBER: _builtins.int
+    id_token: _builtins.str
+    """An ID token of the configured issuer."""
+    person_token: _builtins.str
+    """A person's opaque token, as typed at a prompt."""
+    def __init__(
+        self,
+        *,
+        id_token: _builtins.str = ...,
+        person_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id_token", b"id_token", "person_token", b"person_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartSessionRequest: _TypeAlias = StartSessionRequest  # noqa: Y015
+
+@_typing.final
+class StartSessionResponse(_message.Message):
+    """StartSessionResponse carries the session, once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_TOKEN_FIELD_NUMBER: _builtins.int
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    session_token: _builtins.str
+    """The session's opaque token; it ends after 15 minutes and is never stored on a disk."""
+    token_id: _builtins.str
+    """The public id of the session."""
+    principal: _builtins.str
+    """The person."""
     @_builtins.property
-    def permissions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Words of `read`, `write`, `forget`, `comply`, `admin`."""
+    def expires_at(self) -> _timestamp_pb2.Timestamp:
+        """When the session ends."""
 
     def __init__(
         self,
         *,
-        pattern: _builtins.str = ...,
-        permissions: _abc.Iterable[_builtins.str] | None = ...,
+        session_token: _builtins.str = ...,
+        token_id: _builtins.str = ...,
+        principal: _builtins.str = ...,
+        expires_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pattern", b"pattern", "permissions", b"permissions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at", "principal", b"principal", "session_token", b"session_token", "token_id", b"token_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Grant: _TypeAlias = Grant  # noqa: Y015
+Global___StartSessionResponse: _TypeAlias = StartSessionResponse  # noqa: Y015
 
 @_typing.final
-class CreateTokenRequest(_message.Message):
-    """CreateTokenRequest says for whom the token is and what it may do."""
+class GetSignInRequest(_message.Message):
+    """GetSignInRequest asks how to sign in."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSignInRequest: _TypeAlias = GetSignInRequest  # noqa: Y015
+
+@_typing.final
+class GetSignInResponse(_message.Message):
+    """GetSignInResponse tells how to sign in."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ISSUER_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    SCOPES_FIELD_NUMBER: _builtins.int
+    issuer: _builtins.str
+    """The OIDC issuer; empty where only person tokens are taken."""
+    client_id: _builtins.str
+    """The client id to use in the device flow."""
+    @_builtins.property
+    def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The scopes to ask for."""
+
+    def __init__(
+        self,
+        *,
+        issuer: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        scopes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "issuer", b"issuer", "scopes", b"scopes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSignInResponse: _TypeAlias = GetSignInResponse  # noqa: Y015
+
+@_typing.final
+class ExplainAccessRequest(_message.Message):
+    """ExplainAccessRequest names a bank and, for an admin, a principal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BANK_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    bank: _builtins.str
+    """The bank."""
+    principal: _builtins.str
+    """The principal to explain; the caller itself where it is empty."""
+    def __init__(
+        self,
+        *,
+        bank: _builtins.str = ...,
+        principal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bank", b"bank", "principal", b"principal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainAccessRequest: _TypeAlias = ExplainAccessRequest  # noqa: Y015
+
+@_typing.final
+class ExplainAccessResponse(_message.Message):
+    """ExplainAccessResponse explains each permission."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PRINCIPAL_FIELD_NUMBER: _builtins.int
-    KIND_FIELD_NUMBER: _builtins.int
-    GRANTS_FIELD_NUMBER: _builtins.int
-    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    PERMISSIONS_FIELD_NUMBER: _builtins.int
     principal: _builtins.str
-    """The principal, `user:`, `agent:` or `service:` and a name without wildcards."""
-    kind: _builtins.str
-    """The kind of the credential."""
+    """The principal that is explained."""
     @_builtins.property
-    def grants(self) -> _containers.RepeatedCompositeFieldContainer[Global___Grant]:
-        """What the token may do."""
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The groups that it belongs to."""
 
     @_builtins.property
-    def expires_at(self) -> _timestamp_pb2.Timestamp:
-        """When the token ends; it never does where this is absent."""
+    def permissions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PermissionExplanation]:
+        """One explanation for each permission, in the order read, write, forget, comply, admin."""
 
     def __init__(
         self,
         *,
         principal: _builtins.str = ...,
-        kind: _builtins.str = ...,
-        grants: _abc.Iterable[Global___Grant] | None = ...,
-        expires_at: _timestamp_pb2.Timestamp | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at", "grants", b"grants", "kind", b"kind", "principal", b"principal"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___CreateTokenRequest: _TypeAlias = CreateTokenRequest  # noqa: Y015
-
-@_typing.final
-class CreateTokenResponse(_message.Message):
-    """CreateTokenResponse carries the secret, once."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOKEN_ID_FIELD_NUMBER: _builtins.int
-    TOKEN_FIELD_NUMBER: _builtins.int
-    token_id: _builtins.str
-    """The public id of the token."""
-    token: _builtins.str
-    """The secret; only its hash is kept."""
-    def __init__(
-        self,
-        *,
-        token_id: _builtins.str = ...,
-        token: _builtins.str = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+        permissions: _abc.Iterable[Global___PermissionExplanation] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["token", b"token", "token_id", b"token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "permissions", b"permissions", "principal", b"principal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CreateTokenResponse: _TypeAlias = CreateTokenResponse  # noqa: Y015
+Global___ExplainAccessResponse: _TypeAlias = ExplainAccessResponse  # noqa: Y015
 
 @_typing.final
-class RevokeTokenRequest(_message.Message):
-    """RevokeTokenRequest names the token."""
+class PermissionExplanation(_message.Message):
+    """PermissionExplanation tells why a permission is held or not."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    TOKEN_ID_FIELD_NUMBER: _builtins.int
-    token_id: _builtins.str
-    """The public id of the token."""
+    PERMISSION_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    GIVEN_BY_FIELD_NUMBER: _builtins.int
+    TAKEN_BY_FIELD_NUMBER: _builtins.int
+    permission: _builtins.str
+    """The permission."""
+    held: _builtins.bool
+    """Whether it is held."""
+    @_builtins.property
+    def given_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What gives it, such as `grant team:api project:*` or `token project:*`; empty where nothing does."""
+
+    @_builtins.property
+    def taken_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What takes it away, such as `deny user:bob project:x`; empty where nothing does."""
+
     def __init__(
         self,
         *,
-        token_id: _builtins.str = ...,
+        permission: _builtins.str = ...,
+        held: _builtins.bool = ...,
+        given_by: _abc.Iterable[_builtins.str] | None = ...,
+        taken_by: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["token_id", b"token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["given_by", b"given_by", "held", b"held", "permission", b"permission", "taken_by", b"taken_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RevokeTokenRequest: _TypeAlias = RevokeTokenRequest  # noqa: Y015
-
-@_typing.final
-class RevokeTokenResponse(_message.Message):
-    """RevokeTokenResponse tells whether this call revoked it."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    REVOKED_FIELD_NUMBER: _builtins.int
-    revoked: _builtins.bool
-    """False where it was revoked already."""
-    def __init__(
-        self,
-        *,
-        revoked: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["revoked", b"revoked"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RevokeTokenResponse: _TypeAlias = RevokeTokenResponse  # noqa: Y015
+Global___PermissionExplanation: _TypeAlias = PermissionExplanation  # noqa: Y015

@@ -45,6 +45,21 @@ class AuthServiceStub:
                 request_serializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.GetJwksRequest.SerializeToString,
                 response_deserializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.GetJwksResponse.FromString,
                 _registered_method=True)
+        self.ExplainAccess = channel.unary_unary(
+                '/teamlore.auth.v1.AuthService/ExplainAccess',
+                request_serializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.ExplainAccessRequest.SerializeToString,
+                response_deserializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.ExplainAccessResponse.FromString,
+                _registered_method=True)
+        self.StartSession = channel.unary_unary(
+                '/teamlore.auth.v1.AuthService/StartSession',
+                request_serializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.StartSessionRequest.SerializeToString,
+                response_deserializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.StartSessionResponse.FromString,
+                _registered_method=True)
+        self.GetSignIn = channel.unary_unary(
+                '/teamlore.auth.v1.AuthService/GetSignIn',
+                request_serializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.GetSignInRequest.SerializeToString,
+                response_deserializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.GetSignInResponse.FromString,
+                _registered_method=True)
         self.WhoAmI = channel.unary_unary(
                 '/teamlore.auth.v1.AuthService/WhoAmI',
                 request_serializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.WhoAmIRequest.SerializeToString,
@@ -70,6 +85,28 @@ class AuthServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExplainAccess(self, request, context):
+        """Tells which grants give the caller, or another principal, what on a bank, and which denies take it away.
+        Asking about another principal needs admin on the bank.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StartSession(self, request, context):
+        """Begins a person session of 15 minutes from an ID token of a configured issuer or from a person token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSignIn(self, request, context):
+        """Tells how to sign in: the issuer and the client id for the OIDC device flow.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WhoAmI(self, request, context):
         """Tells the caller who it is and what it may do on a bank.
         """
@@ -89,6 +126,21 @@ def add_AuthServiceServicer_to_server(servicer, server):
                     servicer.GetJwks,
                     request_deserializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.GetJwksRequest.FromString,
                     response_serializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.GetJwksResponse.SerializeToString,
+            ),
+            'ExplainAccess': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainAccess,
+                    request_deserializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.ExplainAccessRequest.FromString,
+                    response_serializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.ExplainAccessResponse.SerializeToString,
+            ),
+            'StartSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartSession,
+                    request_deserializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.StartSessionRequest.FromString,
+                    response_serializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.StartSessionResponse.SerializeToString,
+            ),
+            'GetSignIn': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSignIn,
+                    request_deserializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.GetSignInRequest.FromString,
+                    response_serializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.GetSignInResponse.SerializeToString,
             ),
             'WhoAmI': grpc.unary_unary_rpc_method_handler(
                     servicer.WhoAmI,
@@ -162,6 +214,87 @@ class AuthService:
             _registered_method=True)
 
     @staticmethod
+    def ExplainAccess(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/teamlore.auth.v1.AuthService/ExplainAccess',
+            teamlore_dot_auth_dot_v1_dot_auth__pb2.ExplainAccessRequest.SerializeToString,
+            teamlore_dot_auth_dot_v1_dot_auth__pb2.ExplainAccessResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/teamlore.auth.v1.AuthService/StartSession',
+            teamlore_dot_auth_dot_v1_dot_auth__pb2.StartSessionRequest.SerializeToString,
+            teamlore_dot_auth_dot_v1_dot_auth__pb2.StartSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSignIn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/teamlore.auth.v1.AuthService/GetSignIn',
+            teamlore_dot_auth_dot_v1_dot_auth__pb2.GetSignInRequest.SerializeToString,
+            teamlore_dot_auth_dot_v1_dot_auth__pb2.GetSignInResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def WhoAmI(request,
             target,
             options=(),
@@ -178,126 +311,6 @@ class AuthService:
             '/teamlore.auth.v1.AuthService/WhoAmI',
             teamlore_dot_auth_dot_v1_dot_auth__pb2.WhoAmIRequest.SerializeToString,
             teamlore_dot_auth_dot_v1_dot_auth__pb2.WhoAmIResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-
-class AccessServiceStub:
-    """AccessService manages who may do what.
-    """
-
-    def __init__(self, channel):
-        """Constructor.
-
-        Args:
-            channel: A grpc.Channel.
-        """
-        self.CreateToken = channel.unary_unary(
-                '/teamlore.auth.v1.AccessService/CreateToken',
-                request_serializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.CreateTokenRequest.SerializeToString,
-                response_deserializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.CreateTokenResponse.FromString,
-                _registered_method=True)
-        self.RevokeToken = channel.unary_unary(
-                '/teamlore.auth.v1.AccessService/RevokeToken',
-                request_serializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.RevokeTokenRequest.SerializeToString,
-                response_deserializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.RevokeTokenResponse.FromString,
-                _registered_method=True)
-
-
-class AccessServiceServicer:
-    """AccessService manages who may do what.
-    """
-
-    def CreateToken(self, request, context):
-        """Creates a token for a principal; the secret is shown in this answer and never again.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def RevokeToken(self, request, context):
-        """Revokes a token; its row stays, with the time of the revocation.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-
-def add_AccessServiceServicer_to_server(servicer, server):
-    rpc_method_handlers = {
-            'CreateToken': grpc.unary_unary_rpc_method_handler(
-                    servicer.CreateToken,
-                    request_deserializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.CreateTokenRequest.FromString,
-                    response_serializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.CreateTokenResponse.SerializeToString,
-            ),
-            'RevokeToken': grpc.unary_unary_rpc_method_handler(
-                    servicer.RevokeToken,
-                    request_deserializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.RevokeTokenRequest.FromString,
-                    response_serializer=teamlore_dot_auth_dot_v1_dot_auth__pb2.RevokeTokenResponse.SerializeToString,
-            ),
-    }
-    generic_handler = grpc.method_handlers_generic_handler(
-            'teamlore.auth.v1.AccessService', rpc_method_handlers)
-    server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('teamlore.auth.v1.AccessService', rpc_method_handlers)
-
-
- # This class is part of an EXPERIMENTAL API.
-class AccessService:
-    """AccessService manages who may do what.
-    """
-
-    @staticmethod
-    def CreateToken(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/teamlore.auth.v1.AccessService/CreateToken',
-            teamlore_dot_auth_dot_v1_dot_auth__pb2.CreateTokenRequest.SerializeToString,
-            teamlore_dot_auth_dot_v1_dot_auth__pb2.CreateTokenResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def RevokeToken(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/teamlore.auth.v1.AccessService/RevokeToken',
-            teamlore_dot_auth_dot_v1_dot_auth__pb2.RevokeTokenRequest.SerializeToString,
-            teamlore_dot_auth_dot_v1_dot_auth__pb2.RevokeTokenResponse.FromString,
             options,
             channel_credentials,
             insecure,

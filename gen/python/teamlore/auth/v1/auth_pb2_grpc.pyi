@@ -37,6 +37,14 @@ class AuthServiceStub:
     """Exchanges an opaque token for a 5-minute JWT that carries identity, not grants."""
     GetJwks: _grpc.UnaryUnaryMultiCallable[_auth_pb2.GetJwksRequest, _auth_pb2.GetJwksResponse]
     """Gives the public keys that verify this deployment's JWTs."""
+    ExplainAccess: _grpc.UnaryUnaryMultiCallable[_auth_pb2.ExplainAccessRequest, _auth_pb2.ExplainAccessResponse]
+    """Tells which grants give the caller, or another principal, what on a bank, and which denies take it away.
+    Asking about another principal needs admin on the bank.
+    """
+    StartSession: _grpc.UnaryUnaryMultiCallable[_auth_pb2.StartSessionRequest, _auth_pb2.StartSessionResponse]
+    """Begins a person session of 15 minutes from an ID token of a configured issuer or from a person token."""
+    GetSignIn: _grpc.UnaryUnaryMultiCallable[_auth_pb2.GetSignInRequest, _auth_pb2.GetSignInResponse]
+    """Tells how to sign in: the issuer and the client id for the OIDC device flow."""
     WhoAmI: _grpc.UnaryUnaryMultiCallable[_auth_pb2.WhoAmIRequest, _auth_pb2.WhoAmIResponse]
     """Tells the caller who it is and what it may do on a bank."""
 
@@ -49,6 +57,14 @@ class AuthServiceAsyncStub(AuthServiceStub):
     """Exchanges an opaque token for a 5-minute JWT that carries identity, not grants."""
     GetJwks: _aio.UnaryUnaryMultiCallable[_auth_pb2.GetJwksRequest, _auth_pb2.GetJwksResponse]  # type: ignore[assignment]
     """Gives the public keys that verify this deployment's JWTs."""
+    ExplainAccess: _aio.UnaryUnaryMultiCallable[_auth_pb2.ExplainAccessRequest, _auth_pb2.ExplainAccessResponse]  # type: ignore[assignment]
+    """Tells which grants give the caller, or another principal, what on a bank, and which denies take it away.
+    Asking about another principal needs admin on the bank.
+    """
+    StartSession: _aio.UnaryUnaryMultiCallable[_auth_pb2.StartSessionRequest, _auth_pb2.StartSessionResponse]  # type: ignore[assignment]
+    """Begins a person session of 15 minutes from an ID token of a configured issuer or from a person token."""
+    GetSignIn: _aio.UnaryUnaryMultiCallable[_auth_pb2.GetSignInRequest, _auth_pb2.GetSignInResponse]  # type: ignore[assignment]
+    """Tells how to sign in: the issuer and the client id for the OIDC device flow."""
     WhoAmI: _aio.UnaryUnaryMultiCallable[_auth_pb2.WhoAmIRequest, _auth_pb2.WhoAmIResponse]  # type: ignore[assignment]
     """Tells the caller who it is and what it may do on a bank."""
 
@@ -72,6 +88,32 @@ class AuthServiceServicer(metaclass=_abc_1.ABCMeta):
         """Gives the public keys that verify this deployment's JWTs."""
 
     @_abc_1.abstractmethod
+    def ExplainAccess(
+        self,
+        request: _auth_pb2.ExplainAccessRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_auth_pb2.ExplainAccessResponse, _abc.Awaitable[_auth_pb2.ExplainAccessResponse]]:
+        """Tells which grants give the caller, or another principal, what on a bank, and which denies take it away.
+        Asking about another principal needs admin on the bank.
+        """
+
+    @_abc_1.abstractmethod
+    def StartSession(
+        self,
+        request: _auth_pb2.StartSessionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_auth_pb2.StartSessionResponse, _abc.Awaitable[_auth_pb2.StartSessionResponse]]:
+        """Begins a person session of 15 minutes from an ID token of a configured issuer or from a person token."""
+
+    @_abc_1.abstractmethod
+    def GetSignIn(
+        self,
+        request: _auth_pb2.GetSignInRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_auth_pb2.GetSignInResponse, _abc.Awaitable[_auth_pb2.GetSignInResponse]]:
+        """Tells how to sign in: the issuer and the client id for the OIDC device flow."""
+
+    @_abc_1.abstractmethod
     def WhoAmI(
         self,
         request: _auth_pb2.WhoAmIRequest,
@@ -80,46 +122,3 @@ class AuthServiceServicer(metaclass=_abc_1.ABCMeta):
         """Tells the caller who it is and what it may do on a bank."""
 
 def add_AuthServiceServicer_to_server(servicer: AuthServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
-
-class AccessServiceStub:
-    """AccessService manages who may do what."""
-
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> AccessServiceAsyncStub: ...
-    CreateToken: _grpc.UnaryUnaryMultiCallable[_auth_pb2.CreateTokenRequest, _auth_pb2.CreateTokenResponse]
-    """Creates a token for a principal; the secret is shown in this answer and never again."""
-    RevokeToken: _grpc.UnaryUnaryMultiCallable[_auth_pb2.RevokeTokenRequest, _auth_pb2.RevokeTokenResponse]
-    """Revokes a token; its row stays, with the time of the revocation."""
-
-@_typing.type_check_only
-class AccessServiceAsyncStub(AccessServiceStub):
-    """AccessService manages who may do what."""
-
-    def __init__(self, channel: _aio.Channel) -> None: ...
-    CreateToken: _aio.UnaryUnaryMultiCallable[_auth_pb2.CreateTokenRequest, _auth_pb2.CreateTokenResponse]  # type: ignore[assignment]
-    """Creates a token for a principal; the secret is shown in this answer and never again."""
-    RevokeToken: _aio.UnaryUnaryMultiCallable[_auth_pb2.RevokeTokenRequest, _auth_pb2.RevokeTokenResponse]  # type: ignore[assignment]
-    """Revokes a token; its row stays, with the time of the revocation."""
-
-class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
-    """AccessService manages who may do what."""
-
-    @_abc_1.abstractmethod
-    def CreateToken(
-        self,
-        request: _auth_pb2.CreateTokenRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_auth_pb2.CreateTokenResponse, _abc.Awaitable[_auth_pb2.CreateTokenResponse]]:
-        """Creates a token for a principal; the secret is shown in this answer and never again."""
-
-    @_abc_1.abstractmethod
-    def RevokeToken(
-        self,
-        request: _auth_pb2.RevokeTokenRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_auth_pb2.RevokeTokenResponse, _abc.Awaitable[_auth_pb2.RevokeTokenResponse]]:
-        """Revokes a token; its row stays, with the time of the revocation."""
-
-def add_AccessServiceServicer_to_server(servicer: AccessServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fteamlore/common/v1/access.proto\x12\x12teamlore.common.v1\x1a google/protobuf/descriptor.proto\"\xa6\x02\n\x06\x41\x63\x63\x65ss\x12\x0e\n\x04\x62\x61nk\x18\x01 \x01(\tH\x00\x12\x0f\n\x05\x62\x61nks\x18\x02 \x01(\tH\x00\x12\x12\n\x08resource\x18\x03 \x01(\tH\x00\x12\x11\n\x07pattern\x18\x04 \x01(\tH\x00\x12\x0e\n\x04self\x18\x05 \x01(\x08H\x00\x12\x14\n\ndeployment\x18\x06 \x01(\x08H\x00\x12\x12\n\x08internal\x18\x07 \x01(\x08H\x00\x12\x10\n\x06public\x18\x08 \x01(\x08H\x00\x12\x32\n\npermission\x18\t \x01(\x0e\x32\x1e.teamlore.common.v1.Permission\x12\r\n\x05\x61udit\x18\n \x01(\t\x12\x0f\n\x07mutates\x18\x0b \x01(\x08\x12,\n\x04\x61lso\x18\r \x03(\x0e\x32\x1e.teamlore.common.v1.PermissionB\x06\n\x04rule*\x97\x01\n\nPermission\x12\x1a\n\x16PERMISSION_UNSPECIFIED\x10\x00\x12\x13\n\x0fPERMISSION_READ\x10\x01\x12\x14\n\x10PERMISSION_WRITE\x10\x02\x12\x15\n\x11PERMISSION_FORGET\x10\x03\x12\x15\n\x11PERMISSION_COMPLY\x10\x04\x12\x14\n\x10PERMISSION_ADMIN\x10\x05:L\n\x06\x61\x63\x63\x65ss\x12\x1e.google.protobuf.MethodOptions\x18\xfd\x88\x03 \x01(\x0b\x32\x1a.teamlore.common.v1.Accessb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fteamlore/common/v1/access.proto\x12\x12teamlore.common.v1\x1a google/protobuf/descriptor.proto\"\xb6\x02\n\x06\x41\x63\x63\x65ss\x12\x0e\n\x04\x62\x61nk\x18\x01 \x01(\tH\x00\x12\x0f\n\x05\x62\x61nks\x18\x02 \x01(\tH\x00\x12\x12\n\x08resource\x18\x03 \x01(\tH\x00\x12\x11\n\x07pattern\x18\x04 \x01(\tH\x00\x12\x0e\n\x04self\x18\x05 \x01(\x08H\x00\x12\x14\n\ndeployment\x18\x06 \x01(\x08H\x00\x12\x12\n\x08internal\x18\x07 \x01(\x08H\x00\x12\x10\n\x06public\x18\x08 \x01(\x08H\x00\x12\x32\n\npermission\x18\t \x01(\x0e\x32\x1e.teamlore.common.v1.Permission\x12\r\n\x05\x61udit\x18\n \x01(\t\x12\x0f\n\x07mutates\x18\x0b \x01(\x08\x12\x0e\n\x06person\x18\x0c \x01(\x08\x12,\n\x04\x61lso\x18\r \x03(\x0e\x32\x1e.teamlore.common.v1.PermissionB\x06\n\x04rule*\x97\x01\n\nPermission\x12\x1a\n\x16PERMISSION_UNSPECIFIED\x10\x00\x12\x13\n\x0fPERMISSION_READ\x10\x01\x12\x14\n\x10PERMISSION_WRITE\x10\x02\x12\x15\n\x11PERMISSION_FORGET\x10\x03\x12\x15\n\x11PERMISSION_COMPLY\x10\x04\x12\x14\n\x10PERMISSION_ADMIN\x10\x05:L\n\x06\x61\x63\x63\x65ss\x12\x1e.google.protobuf.MethodOptions\x18\xfd\x88\x03 \x01(\x0b\x32\x1a.teamlore.common.v1.Accessb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'teamlore.common.v1.access_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PERMISSION']._serialized_start=387
-  _globals['_PERMISSION']._serialized_end=538
+  _globals['_PERMISSION']._serialized_start=403
+  _globals['_PERMISSION']._serialized_end=554
   _globals['_ACCESS']._serialized_start=90
-  _globals['_ACCESS']._serialized_end=384
+  _globals['_ACCESS']._serialized_end=400
 # @@protoc_insertion_point(module_scope)

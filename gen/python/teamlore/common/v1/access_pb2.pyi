@@ -74,6 +74,7 @@ class Access(_message.Message):
     PERMISSION_FIELD_NUMBER: _builtins.int
     AUDIT_FIELD_NUMBER: _builtins.int
     MUTATES_FIELD_NUMBER: _builtins.int
+    PERSON_FIELD_NUMBER: _builtins.int
     ALSO_FIELD_NUMBER: _builtins.int
     bank: _builtins.str
     """The caller holds `permission` on the bank that this request field names."""
@@ -99,6 +100,8 @@ class Access(_message.Message):
     """The name of the audit row that the call writes."""
     mutates: _builtins.bool
     """True where the call changes state, and so leaves exactly one audit row in the same commit."""
+    person: _builtins.bool
+    """True where a person must be present: the credential is a session of `teamlore login`, never a stored one."""
     @_builtins.property
     def also(self) -> _containers.RepeatedScalarFieldContainer[Global___Permission.ValueType]:
         """Permissions that do as well as `permission`; of the rule `resource` alone."""
@@ -117,11 +120,12 @@ class Access(_message.Message):
         permission: Global___Permission.ValueType = ...,
         audit: _builtins.str = ...,
         mutates: _builtins.bool = ...,
+        person: _builtins.bool = ...,
         also: _abc.Iterable[Global___Permission.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["bank", b"bank", "banks", b"banks", "deployment", b"deployment", "internal", b"internal", "pattern", b"pattern", "public", b"public", "resource", b"resource", "rule", b"rule", "self", b"self"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["also", b"also", "audit", b"audit", "bank", b"bank", "banks", b"banks", "deployment", b"deployment", "internal", b"internal", "mutates", b"mutates", "pattern", b"pattern", "permission", b"permission", "public", b"public", "resource", b"resource", "rule", b"rule", "self", b"self"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["also", b"also", "audit", b"audit", "bank", b"bank", "banks", b"banks", "deployment", b"deployment", "internal", b"internal", "mutates", b"mutates", "pattern", b"pattern", "permission", b"permission", "person", b"person", "public", b"public", "resource", b"resource", "rule", b"rule", "self", b"self"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_rule: _TypeAlias = _typing.Literal["bank", "banks", "resource", "pattern", "self", "deployment", "internal", "public"]  # noqa: Y015
     _WhichOneofArgType_rule: _TypeAlias = _typing.Literal["rule", b"rule"]  # noqa: Y015

@@ -68,7 +68,17 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The process is going away; call again and another one answers."""
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 22
     """A defect of the server; metadata carries the id under which it was logged."""
-    ERROR_REASON_KEY_MISSING: _ErrorReason.ValueType  # 23
+    ERROR_REASON_ACCESS_REVOKED: _ErrorReason.ValueType  # 23
+    """Access to the bank or to everything was had and was taken away."""
+    ERROR_REASON_PERSON_REQUIRED: _ErrorReason.ValueType  # 24
+    """The call needs a person who is present: sign in with `teamlore login` and call from that session."""
+    ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 25
+    """The principal has stored as many records as its quota allows; RetryInfo says when the next period begins."""
+    ERROR_REASON_BANK_ARCHIVED: _ErrorReason.ValueType  # 26
+    """The bank is archived: it can be read and not written."""
+    ERROR_REASON_VERSION_CONFLICT: _ErrorReason.ValueType  # 27
+    """The object has changed since the version that the request names."""
+    ERROR_REASON_KEY_MISSING: _ErrorReason.ValueType  # 28
     """A memory's key should be in the key store and is not; metadata carries the memory's id. To call again does not help:
     an operator has to act.
     """
@@ -122,7 +132,17 @@ ERROR_REASON_DRAINING: ErrorReason.ValueType  # 21
 """The process is going away; call again and another one answers."""
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 22
 """A defect of the server; metadata carries the id under which it was logged."""
-ERROR_REASON_KEY_MISSING: ErrorReason.ValueType  # 23
+ERROR_REASON_ACCESS_REVOKED: ErrorReason.ValueType  # 23
+"""Access to the bank or to everything was had and was taken away."""
+ERROR_REASON_PERSON_REQUIRED: ErrorReason.ValueType  # 24
+"""The call needs a person who is present: sign in with `teamlore login` and call from that session."""
+ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 25
+"""The principal has stored as many records as its quota allows; RetryInfo says when the next period begins."""
+ERROR_REASON_BANK_ARCHIVED: ErrorReason.ValueType  # 26
+"""The bank is archived: it can be read and not written."""
+ERROR_REASON_VERSION_CONFLICT: ErrorReason.ValueType  # 27
+"""The object has changed since the version that the request names."""
+ERROR_REASON_KEY_MISSING: ErrorReason.ValueType  # 28
 """A memory's key should be in the key store and is not; metadata carries the memory's id. To call again does not help:
 an operator has to act.
 """

@@ -1,0 +1,163 @@
+"""Joining as a person: only an agent's key is stored, and leaving revokes it."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from fake_access import FakeAccess, serving
+from laptop import traces
+from teamlore.feed.v1 import feed_pb2, feed_pb2_grpc
+from teamlore_client.cli import app
+from terminal import TEAMLORE, terminal
+from typer.testing import CliRunner
+
+PERSON = "tlk_personpersonperson"
+AGENT = "tlk_agentagentagent"
+
+
+class Feed(feed_pb2_grpc.FeedServiceServicer):
+    """An empty bank; `registers` False refuses devices."""
+
+    registers = True
+
+    def ListChanges(self, request: Any, context: Any) -> feed_pb2.ListChangesResponse:
+        return feed_pb2.ListChangesResponse(next_cursor="cursor")
+
+    def GetDigest(self, request: Any, context: Any) -> feed_pb2.GetDigestResponse:
+        return feed_pb2.GetDigestResponse()
+
+    def RegisterDevice(self, request: Any, context: Any) -> feed_pb2.RegisterDeviceResponse:
+        if not self.registers:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "no")
+        return feed_pb2.RegisterDeviceResponse()
+
+
+@pytest.fixture
+def feed() -> Feed:
+    return Feed()
+
+
+@pytest.fixture
+def fake(home: Path, feed: Feed, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAccess]:
+    project = home / "project"
+    subprocess.run(["git", "init", "-q", str(project)], check=True)
+    remote = ["remote", "add", "origin", "https://example.com/acme/api.git"]
+    subprocess.run(["git", "-C", str(project), *remote], check=True)
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
+    with serving(lambda server: feed_pb2_grpc.add_FeedServiceServicer_to_server(feed, server)) as served:
+        served.add(PERSON, "user:alice", "person")
+        served.add(AGENT, "user:alice")
+        yield served
+
+
+def call(*arguments: str) -> tuple[int, dict[str, Any]]:
+    done = CliRunner().invoke(app, [*arguments, "--json"])
+    assert PERSON not in done.output and "tlk_" not in done.output
+    return done.exit_code, json.loads(done.output.splitlines()[-1])
+
+
+def stored(home: Path) -> dict[str, Any]:
+    (entry,) = json.loads((home / ".config/teamlore/team.json").read_text())["banks"].values()
+    return dict(entry)
+
+
+def test_a_person_s_token_becomes_a_personal_key_and_leaves_no_trace(home: Path, fake: FakeAccess) -> None:
+    code, told = call("team", "join", fake.server, "--token", PERSON, "--yes")
+    assert code == 0, told
+    entry = stored(home)
+    assert entry["key_id"] == told["personal_key"]
+    held = fake.tokens[entry["token"]]
+    assert (held.kind, held.session, held.token_id) == ("agent", False, entry["key_id"])
+    note = fake.asked("CreatePersonalKey")[0].note
+    assert os.uname().nodename[:50] in note and "project:api-" in note and "tlk_" not in note
+    assert [fake.tokens[each].revoked for each in fake.sessions()] == [True]
+    for word in (PERSON, *fake.sessions()):
+        assert traces(home, word) == {}
+    assert call("team", "sync")[0] == 0
+    code, told = call("team", "leave")
+    assert (code, told["key_revoked"], held.revoked) == (0, True, True)
+
+
+def test_an_agent_s_token_is_stored_as_it_is_and_not_revoked_by_leaving(home: Path, fake: FakeAccess) -> None:
+    code, told = call("team", "join", fake.server, "--token", AGENT, "--yes")
+    assert (code, told["personal_key"], stored(home)["token"]) == (0, None, AGENT)
+    assert fake.asked("StartSession") == []
+    code, told = call("team", "leave")
+    assert (code, told["key_revoked"], fake.tokens[AGENT].revoked) == (0, None, False)
+
+
+def test_joining_again_renews_the_key_and_ends_the_old_one(home: Path, fake: FakeAccess) -> None:
+    call("team", "join", fake.server, "--token", PERSON, "--yes")
+    first = stored(home)
+    code, _ = call("team", "join", fake.server, "--yes", "--share-captured")
+    assert (code, stored(home)["token"], stored(home)["key_id"]) == (0, first["token"], first["key_id"])
+    call("team", "join", fake.server, "--token", PERSON, "--yes")
+    second = stored(home)
+    assert second["key_id"] != first["key_id"]
+    assert (fake.tokens[first["token"]].revoked, fake.tokens[second["token"]].revoked) == (True, False)
+
+
+def test_leaving_works_offline_and_says_what_remains(
+    home: Path, fake: FakeAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call("team", "join", fake.server, "--token", PERSON, "--yes")
+    path = home / ".config/teamlore/team.json"
+    path.write_text(path.read_text().replace(fake.server, "http://127.0.0.1:1"))
+    done = CliRunner().invoke(app, ["team", "leave"])
+    assert (done.exit_code, "admin token revoke" in done.output) == (0, True)
+    assert json.loads(path.read_text())["banks"] == {}
+
+
+def test_a_join_that_fails_keeps_nothing_and_revokes_its_key(home: Path, fake: FakeAccess, feed: Feed) -> None:
+    feed.registers = False
+    assert call("team", "join", fake.server, "--token", PERSON, "--yes")[0] == 4
+    assert not (home / ".config/teamlore/team.json").exists()
+    keys = [held for secret, held in fake.tokens.items() if secret.startswith("tlk_key")]
+    assert [each.revoked for each in keys] == [True]
+
+
+def test_without_a_yes_nothing_is_minted(fake: FakeAccess) -> None:
+    assert call("team", "join", fake.server, "--token", PERSON)[0] == 1
+    assert fake.asked("StartSession") == fake.asked("CreatePersonalKey") == []
+
+
+def test_a_person_s_token_in_the_environment_is_refused(
+    fake: FakeAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEAMLORE_TEAM_TOKEN", PERSON)
+    code, told = call("team", "join", fake.server, "--yes")
+    assert (code, told["error"]["kind"]) == (2, "person_token")
+
+
+def test_another_server_does_not_see_the_kept_token(fake: FakeAccess) -> None:
+    call("team", "join", fake.server, "--token", AGENT, "--yes")
+    with serving() as other:
+        assert call("team", "join", other.server, "--yes")[0] == 2
+        assert other.calls == []
+
+
+def test_a_typed_token_and_a_session_both_join(home: Path, fake: FakeAccess) -> None:
+    backend = {"PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring"}
+    with terminal(home, TEAMLORE_SERVER=fake.server, **backend) as at:
+        at.run("cd project")
+        at.type(f"{TEAMLORE} team join {fake.server} --yes; echo __$?__")
+        at.expect("Token: ")
+        at.type(AGENT)
+        code, said = at.end()
+        assert (code, stored(home)["token"]) == (0, AGENT), said
+        at.run(f"{TEAMLORE} team leave")
+        at.type(f"{TEAMLORE} login; echo __$?__")
+        at.expect("Person token: ")
+        at.type(PERSON)
+        assert at.end()[0] == 0
+        code, said = at.run(f"{TEAMLORE} team join {fake.server} --yes")
+        assert code == 0, said
+    assert fake.tokens[stored(home)["token"]].token_id == stored(home)["key_id"]
+    for word in (PERSON, *fake.sessions()):
+        assert traces(home, word) == {}

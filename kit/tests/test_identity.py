@@ -1,0 +1,125 @@
+"""A JWT is verified once and believed no longer than a fresh look would believe it."""
+
+import base64
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from kit import identity
+from kit.access import Caller
+from kit.errors import Refusal
+from kit.identity import Authenticator, KeyCache, mint
+
+KEY, OTHER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+
+
+class Access:
+    audience = "teamlore:here"
+    version = 1
+
+    def __init__(self) -> None:
+        self.revoked = False
+
+    def require_fresh(self) -> None: ...
+
+    async def of(self, token_id: str) -> Caller:
+        if self.revoked:
+            raise Refusal("CREDENTIAL_REVOKED", "revoked")
+        return Caller("user:alice", "agent", token_id)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.keys: Mapping[str, Ed25519PublicKey] = {"k": KEY.public_key()}
+        self.access = Access()
+        self.cache = KeyCache(self._read)
+        self.authenticator = Authenticator(self.cache, self.access, None)  # type: ignore[arg-type]
+        self.decoded = 0
+
+    async def _read(self) -> Mapping[str, Ed25519PublicKey]:
+        return self.keys
+
+    async def caller(self, token: str) -> str:
+        try:
+            metadata = [("authorization", f"Bearer {token}")]
+            return (await self.authenticator.authenticate(metadata)).principal
+        except Refusal as refusal:
+            return refusal.reason
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    made, decode = Bench(), jwt.decode
+
+    def counting(*args: Any, **more: Any) -> Any:
+        made.decoded += 1
+        return decode(*args, **more)
+
+    monkeypatch.setattr(identity.jwt, "decode", counting)
+    return made
+
+
+def token(key: Ed25519PrivateKey = KEY) -> str:
+    return mint(key, "k", Access.audience, "user:alice", "agent", "t")[0]
+
+
+async def test_a_jwt_is_verified_once(bench: Bench) -> None:
+    good = token()
+    assert [await bench.caller(good) for _ in range(3)] == ["user:alice"] * 3
+    assert bench.decoded == 1
+
+
+async def test_a_forged_jwt_is_refused_each_time_also_beside_a_good_one(bench: Bench) -> None:
+    good, forged = token(), token(OTHER)
+    head, _, signature = good.split(".")
+    claims = base64.urlsafe_b64encode(b'{"sub":"user:mallory"}').decode().rstrip("=")
+    for _ in range(2):
+        assert await bench.caller(good) == "user:alice"
+        assert await bench.caller(forged) == "CREDENTIAL_INVALID"
+        assert await bench.caller(f"{head}.{claims}.{signature}") == "CREDENTIAL_INVALID"
+
+
+async def test_a_verified_jwt_ends_when_it_says(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = token()
+    assert await bench.caller(good) == "user:alice"
+    ends = time.time() + identity.JWT_SECONDS + identity.JWT_LEEWAY
+
+    class Later(jwt.api_jwt.datetime):  # type: ignore[name-defined,misc]
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return cls.fromtimestamp(ends + 1, tz)
+
+    monkeypatch.setattr(jwt.api_jwt, "datetime", Later)
+    monkeypatch.setattr(identity.time, "time", lambda: ends + 1)
+    assert await bench.caller(good) == "CREDENTIAL_EXPIRED"
+
+
+async def test_a_verified_jwt_ends_with_its_key(bench: Bench) -> None:
+    good = token()
+    assert await bench.caller(good) == "user:alice"
+    bench.keys = {"k": OTHER.public_key()}
+    await bench.cache._read()
+    assert await bench.caller(good) == "CREDENTIAL_INVALID"
+    bench.keys = {}
+    await bench.cache._read()
+    assert await bench.caller(good) == "CREDENTIAL_INVALID"
+
+
+async def test_a_verified_jwt_does_not_outlive_a_revoke(bench: Bench) -> None:
+    good = token()
+    assert await bench.caller(good) == "user:alice"
+    bench.access.revoked = True
+    assert await bench.caller(good) == "CREDENTIAL_REVOKED"
+
+
+async def test_what_is_held_of_jwts_is_bounded(bench: Bench) -> None:
+    good = token()
+    await bench.caller(good)
+    held = bench.authenticator._verified
+    held.update({str(number): held[good] for number in range(20_000)})
+    await bench.caller(mint(KEY, "k", Access.audience, "user:alice", "agent", "u")[0])
+    assert len(held) == 1

@@ -1,0 +1,465 @@
+"""What every call goes through: limits after access and before validation, decisions counted, spans without text."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import grpc
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool
+from google.rpc import error_details_pb2, status_pb2
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
+from teamlore.feed.v1 import feed_pb2, feed_pb2_grpc
+
+from kit import decisions, telemetry
+from kit.access import BankFacts, Caller, Grant
+from kit.database import Database
+from kit.decisions import Decisions
+from kit.errors import Refusal
+from kit.foundation import Drain, Foundation, Settings
+from kit.identity import AccessState
+from kit.limits import Limits
+from kit.serving import Built, Interceptor, _serve
+
+QUERIES = Path(__file__).resolve().parents[2] / "services" / "feed" / "queries.sql"
+BANK, FEED, AUTH = "project:serve-1", "teamlore.feed.v1.FeedService", "teamlore.auth.v1.AuthService"
+HEAD, WATCH, EXCHANGE = f"{FEED}.GetHead", f"{FEED}.WatchChanges", f"{AUTH}.ExchangeToken"
+
+
+class Feed(feed_pb2_grpc.FeedServiceServicer):
+    """Answers at once; a stream sends one bookmark and stays open."""
+
+    async def GetHead(self, request: Any, context: Any) -> feed_pb2.GetHeadResponse:
+        if request.bank.endswith("-gone"):
+            raise Refusal("ACCESS_REVOKED", "your access was taken away")
+        if request.bank.endswith("-nowhere"):
+            raise Refusal("NOT_FOUND", "there is no such object")
+        return feed_pb2.GetHeadResponse()
+
+    async def WatchChanges(self, request: Any, context: Any) -> AsyncIterator[feed_pb2.WatchChangesResponse]:
+        yield feed_pb2.WatchChangesResponse(bookmark=feed_pb2.Bookmark())
+        if request.bank.endswith("-ends"):
+            return
+        if request.bank.endswith("-revoked"):
+            raise Refusal("CREDENTIAL_REVOKED", "the token was revoked")
+        await asyncio.sleep(60)
+
+
+class Auth(auth_pb2_grpc.AuthServiceServicer):
+    """Knows one token."""
+
+    async def ExchangeToken(self, request: Any, context: Any) -> auth_pb2.ExchangeTokenResponse:
+        if request.token != "tlk_known":
+            raise Refusal("CREDENTIAL_INVALID", "the token is not one of this deployment")
+        return auth_pb2.ExchangeTokenResponse()
+
+
+class Callers:
+    """Takes the credential itself for a name."""
+
+    def __init__(self, database: Database) -> None:
+        self.access = AccessState(database)
+
+    async def authenticate(self, metadata: Sequence[tuple[str, str]]) -> Caller:
+        name = dict(metadata).get("authorization", "").removeprefix("Bearer ")
+        if not name:
+            raise Refusal("CREDENTIAL_MISSING", "send a token")
+        grants = (Grant("project:serve-*", frozenset(("read",))),)
+        return Caller(f"user:{name}", "agent", f"t-{name}", grants, internal=name == "internal")
+
+
+class Served:
+    def __init__(self, url: str, channel: grpc.aio.Channel, counted: Decisions) -> None:
+        self.url, self.decisions = url, counted
+        self.feed, self.auth = feed_pb2_grpc.FeedServiceStub(channel), auth_pb2_grpc.AuthServiceStub(channel)
+
+    async def head(self, name: str = "alice", bank: str = BANK) -> None:
+        metadata = (("authorization", f"Bearer {name}"),) if name else ()
+        await self.feed.GetHead(feed_pb2.GetHeadRequest(bank=bank), metadata=metadata, timeout=10)
+
+    def watch(self, name: str = "alice", bank: str = BANK) -> Any:
+        request = feed_pb2.WatchChangesRequest(bank=bank)
+        return self.feed.WatchChanges(request, metadata=(("authorization", f"Bearer {name}"),), timeout=30)
+
+    async def counted(self, name: str) -> set[tuple[str, str, str, str, str, int]]:
+        """Method, principal, token, reason, bank and count of all rows so named."""
+        connection = await asyncpg.connect(self.url)
+        try:
+            rows = await connection.fetch(
+                "select d.*, coalesce(p.principal, '') as principal from compliance.decisions d"
+                " left join compliance.principals p using (principal_ref) where name = $1",
+                name,
+            )
+        finally:
+            await connection.close()
+        assert {row["service"] for row in rows} <= {"feed"}
+        return {
+            (
+                r["method"].rpartition(".")[2],
+                r["principal"],
+                r["token_id"],
+                r["reason"],
+                r["bank"],
+                r["count"],
+            )
+            for r in rows
+        }
+
+
+@pytest.fixture
+async def served(database_url: str) -> AsyncIterator[Served]:
+    database = await Database.connect(database_url, "feed", QUERIES)
+    services = {
+        FEED: (feed_pb2_grpc.add_FeedServiceServicer_to_server, Feed()),
+        AUTH: (auth_pb2_grpc.add_AuthServiceServicer_to_server, Auth()),
+    }
+    counted = Decisions(database, "feed")
+    built = Built(Callers(database), services)  # type: ignore[arg-type]  # callers are the test's
+    limits = Limits(100, 4, 2, {HEAD: 5})
+    server = grpc.aio.server(interceptors=[Interceptor(built, Drain(), limits, counted)])
+    for add, handlers in services.values():
+        add(handlers, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield Served(database_url, channel, counted)
+    await server.stop(0)
+    await counted.stop()
+    await database.close()
+
+
+async def refused(call: Any) -> tuple[str, float]:
+    """The reason, and the seconds that RetryInfo says (0: none)."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    raw = dict(caught.value.trailing_metadata() or ())["grpc-status-details-bin"]
+    reason, seconds = "", 0.0
+    for detail in status_pb2.Status.FromString(raw).details:  # type: ignore[arg-type]
+        info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+        if detail.Unpack(info):
+            reason = info.reason
+        if detail.Unpack(retry):
+            seconds = retry.retry_delay.ToMilliseconds() / 1000
+    return reason, seconds
+
+
+async def test_calls_are_limited_after_access_and_before_validation(served: Served) -> None:
+    for _ in range(5):
+        await served.head()
+    reason, seconds = await refused(served.head())
+    assert reason == "RATE_LIMITED" and 0 < seconds <= 12
+    assert (await refused(served.head(bank="project:other")))[0] == "PERMISSION_DENIED"
+    too_long = feed_pb2.WatchChangesRequest(bank=BANK, cursor="x" * 5000)
+    metadata = (("authorization", "Bearer alice"),)
+    assert (await refused(served.feed.WatchChanges(too_long, metadata=metadata).read()))[0] == "FIELD_INVALID"
+    await served.head("bob")
+
+
+async def test_a_limited_caller_is_not_told_what_is_wrong_with_its_request(served: Served) -> None:
+    request = feed_pb2.RegisterDeviceRequest(bank=BANK, device_id="!")
+    metadata = (("authorization", "Bearer alice"),)
+    reasons = ["FIELD_INVALID"]
+    while reasons[-1] == "FIELD_INVALID" and len(reasons) < 1000:
+        reasons.append((await refused(served.feed.RegisterDevice(request, metadata=metadata)))[0])
+    assert reasons[-1] == "RATE_LIMITED" and len(reasons) > 100
+
+
+async def test_other_services_are_not_limited(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def facts(self: AccessState, caller: Caller, bank: str) -> BankFacts | None:
+        return None
+
+    monkeypatch.setattr(AccessState, "facts", facts)
+    for _ in range(8):
+        await served.head("internal")
+    held = [served.watch("internal") for _ in range(4)]
+    for call in held:
+        await call.read()
+
+
+async def test_calls_without_a_credential_share_a_budget_by_address(served: Served) -> None:
+    for _ in range(4):
+        await served.auth.ExchangeToken(auth_pb2.ExchangeTokenRequest(token="tlk_known"))
+    reason, seconds = await refused(
+        served.auth.ExchangeToken(auth_pb2.ExchangeTokenRequest(token="tlk_known"))
+    )
+    assert reason == "RATE_LIMITED" and 0 < seconds <= 15
+
+
+async def test_streams_are_counted_apart_and_until_they_end(served: Served) -> None:
+    first, second = served.watch(), served.watch()
+    for call in (first, second):
+        await call.read()
+    reason, seconds = await refused(served.watch().read())
+    assert reason == "RATE_LIMITED" and seconds > 0
+    await served.head()
+    other = served.watch("bob")
+    await other.read()
+    first.cancel()
+    for _ in range(100):
+        third = served.watch()
+        try:
+            await third.read()
+            break
+        except grpc.aio.AioRpcError:
+            await asyncio.sleep(0.02)
+    else:
+        raise AssertionError("the ended stream still counts")
+
+
+async def test_a_denial_is_written_before_it_is_answered(served: Served) -> None:
+    for _ in range(2):
+        assert (await refused(served.head("eve", "project:other")))[0] == "PERMISSION_DENIED"
+    assert await served.counted("access.denied") == {
+        ("GetHead", "user:eve", "t-eve", "PERMISSION_DENIED", "project:other", 2)
+    }
+    await refused(served.head(""))
+    await refused(served.auth.ExchangeToken(auth_pb2.ExchangeTokenRequest(token="tlk_guess")))
+    await refused(served.head("eve", "project:serve-gone"))
+    stream = served.watch("eve", "project:serve-revoked")
+    await stream.read()
+    await refused(stream.read())
+    assert await served.counted("access.denied") == {
+        ("GetHead", "user:eve", "t-eve", "PERMISSION_DENIED", "project:other", 2),
+        ("GetHead", "", "", "CREDENTIAL_MISSING", "", 1),
+        ("ExchangeToken", "", "", "CREDENTIAL_INVALID", "", 1),
+        ("GetHead", "user:eve", "t-eve", "ACCESS_REVOKED", "project:serve-gone", 1),
+        ("WatchChanges", "user:eve", "t-eve", "CREDENTIAL_REVOKED", "project:serve-revoked", 1),
+    }
+    # What a handler does not find is no decision; a malformed bank is told to those who may something.
+    await refused(served.head("eve", "project:serve-nowhere"))
+    await refused(served.head("eve", "no bank at all"))
+    assert len(await served.counted("access.denied")) == 5
+
+
+async def test_a_private_bank_and_a_principal_stand_as_numbers(served: Served) -> None:
+    await refused(served.head("eve", "private:user:bob"))
+    await refused(served.head("eve", "private:bob"))
+    connection = await asyncpg.connect(served.url)
+    try:
+        rows = await connection.fetch("select * from compliance.decisions")
+        bob = await connection.fetchval("select compliance.ref_of('user:bob')")
+    finally:
+        await connection.close()
+    assert {row["bank"] for row in rows} == {f"private:{bob}", "private:"}
+    assert not any(name in str([dict(row) for row in rows]).replace("t-eve", "") for name in ("bob", "eve"))
+
+
+async def test_what_is_granted_is_counted_and_written_at_the_end(served: Served) -> None:
+    for _ in range(3):
+        await served.head()
+    await served.head("bob")
+    await served.auth.ExchangeToken(auth_pb2.ExchangeTokenRequest(token="tlk_known"))
+    assert await served.counted("access.granted") == set()
+    await served.decisions.stop()
+    assert await served.counted("access.granted") == {
+        ("GetHead", "user:alice", "t-alice", "", "", 3),
+        ("GetHead", "user:bob", "t-bob", "", "", 1),
+    }
+
+
+async def test_what_is_granted_is_written_every_few_seconds(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "FLUSH_SECONDS", 0.05)
+    database = await Database.connect(database_url, "feed", QUERIES)
+    counted = Decisions(database, "feed")
+    counted.granted(HEAD, Caller("user:alice", "agent", "t"))
+    connection = await asyncpg.connect(database_url)
+    for _ in range(200):
+        if await connection.fetchval("select sum(count) from compliance.decisions") == 1:
+            break
+        await asyncio.sleep(0.02)
+    else:
+        raise AssertionError("nothing was written")
+    await connection.close()
+    await counted.stop()
+    await database.close()
+
+
+async def test_many_denials_at_once_are_few_statements_and_all_counted(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements = 0
+    count = Decisions._count
+
+    async def counting(self: Decisions, batch: Any) -> None:
+        nonlocal statements
+        statements += 1
+        await count(self, batch)
+
+    monkeypatch.setattr(Decisions, "_count", counting)
+    alice = Caller("user:alice", "agent", "t")
+    await asyncio.gather(
+        *(served.decisions.denied(HEAD, alice, "PERMISSION_DENIED", f"project:{n % 300}") for n in range(900))
+    )
+    rows = await served.counted("access.denied")
+    assert sum(row[5] for row in rows) == 900 and statements <= 3
+    # A caller chooses the banks it is denied, not how many rows that makes.
+    assert len(rows) == decisions.BANKS_A_MINUTE + 1 and any(row[4] == "*" for row in rows)
+
+
+async def test_a_database_that_is_away_holds_up_no_refusal_and_loses_no_count(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = True
+    run = Database.execute_raw
+
+    async def execute(self: Database, sql: str, *args: Any) -> Any:
+        if away and "count_decisions" in sql:
+            raise asyncpg.CannotConnectNowError("starting up")
+        return await run(self, sql, *args)
+
+    monkeypatch.setattr(Database, "execute_raw", execute)
+    for _ in range(2):
+        assert (await refused(served.head("")))[0] == "CREDENTIAL_MISSING"
+    assert await served.counted("access.denied") == set()
+    away = False
+    await refused(served.head(""))
+    assert await served.counted("access.denied") == {("GetHead", "", "", "CREDENTIAL_MISSING", "", 3)}
+
+
+async def test_a_database_that_hangs_holds_up_a_refusal_for_a_moment(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(self: Database, sql: str, *args: Any) -> Any:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(decisions, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(decisions, "WRITE_SECONDS", 60)
+    with monkeypatch.context() as hung:
+        hung.setattr(Database, "execute_raw", hang)
+        assert (await refused(served.head("")))[0] == "CREDENTIAL_MISSING"
+
+
+async def test_a_database_that_hangs_does_not_hold_up_the_end(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = await Database.connect(database_url, "feed", QUERIES)
+    counted = Decisions(database, "feed")
+    counted.granted(HEAD, Caller("user:alice", "agent", "t"))
+
+    async def stubborn(self: Database, sql: str, *args: Any) -> Any:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(60)
+
+    monkeypatch.setattr(Database, "execute_raw", stubborn)
+    monkeypatch.setattr(decisions, "WRITE_SECONDS", 0.05)
+    async with asyncio.timeout(20):
+        await counted.stop()
+    await database.close()
+
+
+async def test_a_service_that_ends_closes_in_reverse_and_writes_what_it_granted(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "FLUSH_SECONDS", 600)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    settings = Settings(database_url=database_url, keystore=str(tmp_path / "k.db"), listen=address)
+    ended: list[str] = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            ended.append("task")
+
+    async def build(given: Settings, base: Foundation) -> Built:
+        assert given is settings and base.access.fresh
+        base.at_end(lambda: ended.append("first"))
+        base.spawn(waits())
+
+        async def close() -> None:
+            assert await base.database.execute_raw("select 1")
+            ended.append("last")
+
+        base.at_end(close)
+        callers: Any = Callers(base.database)
+        callers.access = base.access
+        return Built(callers, {FEED: (feed_pb2_grpc.add_FeedServiceServicer_to_server, Feed())})
+
+    serving = asyncio.create_task(_serve("feed", settings, QUERIES, build, 4))
+    async with grpc.aio.insecure_channel(address) as channel:
+        request = feed_pb2.GetHeadRequest(bank=BANK)
+        metadata = (("authorization", "Bearer alice"),)
+        stub = feed_pb2_grpc.FeedServiceStub(channel)
+        await stub.GetHead(request, metadata=metadata, wait_for_ready=True, timeout=20)
+    os.kill(os.getpid(), signal.SIGTERM)
+    async with asyncio.timeout(20):
+        await serving
+    assert ended == ["last", "task", "first"]
+    connection = await asyncpg.connect(database_url)
+    rows = await connection.fetch("select name, method, count from compliance.decisions")
+    await connection.close()
+    assert [tuple(row) for row in rows] == [("access.granted", HEAD, 1)]
+
+
+class Spans(SpanExporter):
+    def __init__(self) -> None:
+        self.held: list[ReadableSpan] = []
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.held += spans
+        return SpanExportResult.SUCCESS
+
+
+async def test_calls_and_streams_leave_a_span_with_the_answer_and_no_text(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans, provider, answers = Spans(), TracerProvider(), list[tuple[str, str]]()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    monkeypatch.setattr(telemetry, "tracer", provider.get_tracer("teamlore"))
+
+    class Calls:
+        def add(self, count: int, what: dict[str, str]) -> None:
+            answers.extend([(what["method"], what["answer"])] * count)
+
+    monkeypatch.setattr(telemetry, "calls", Calls())
+    await served.head()
+    await refused(served.head("eve", "project:other-name"))
+    ended = served.watch(bank="project:serve-ends")
+    assert [answer async for answer in ended]
+    await refused(served.watch("eve", "project:other-name").read())
+    left = served.watch()
+    await left.read()
+    left.cancel()
+    expected = {
+        (HEAD, "OK"), (HEAD, "PERMISSION_DENIED"), (WATCH, "OK"), (WATCH, "PERMISSION_DENIED"), (WATCH, "CANCELLED"),
+    }  # fmt: skip
+    for _ in range(100):
+        if len(spans.held) == 5:
+            break
+        await asyncio.sleep(0.02)
+    assert {(span.name, (span.attributes or {}).get("answer")) for span in spans.held} == expected
+    assert set(answers) == expected and len(answers) == 5
+    for span in spans.held:
+        assert (
+            not span.events and span.status.description is None and set(span.attributes or {}) == {"answer"}
+        )
+        assert "other-name" not in str(span.to_json()) and "lack" not in str(span.to_json())
+
+
+def test_a_call_that_takes_a_stream_of_requests_is_refused_at_registration() -> None:
+    file = descriptor_pb2.FileDescriptorProto(name="t/later.proto", package="t.later", syntax="proto3")
+    file.message_type.add(name="Note")
+    for name, server_streaming in (("Upload", False), ("Talk", True)):
+        service = file.service.add(name=f"{name}Service")
+        service.method.add(
+            name=name, input_type=".t.later.Note", output_type=".t.later.Note", client_streaming=True,
+            server_streaming=server_streaming,
+        )  # fmt: skip
+    descriptor_pool.Default().AddSerializedFile(file.SerializeToString())
+    for name in ("UploadService", "TalkService"):
+        built = Built(None, {f"t.later.{name}": (lambda *_: None, None)})  # type: ignore[arg-type]
+        with pytest.raises(RuntimeError, match="takes a stream of requests"):
+            Interceptor(built, Drain(), None, None)  # type: ignore[arg-type]

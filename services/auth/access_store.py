@@ -1,0 +1,410 @@
+"""Auth's rows of who may do what. One change of access at a time, and each tells every service."""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Collection, Sequence
+from datetime import datetime
+
+from kit.access import Caller, Grant
+from kit.database import Database, Record, Transaction
+from kit.errors import field_invalid
+from kit.identity import caller_of
+from services.auth import documents, tokens
+from services.auth.banks import DEFAULTS, Bank, BankChange, Policy, known_layer, readable
+from services.auth.documents import Change, Document, PolicyChange, Retired, State
+from services.auth.rules import Client, Group, Holdings, Member, Rule, Team, bounds, not_found, ordered
+from services.auth.store import insert_token
+from services.auth.tokens import NewToken, Token
+
+# How many banks one call of ListBanks looks at, and how many at once.
+MOST_LOOKED_AT, LOOKED_AT = 10_000, 500
+
+
+class AccessStore:
+    """Reads and writes tokens, grants, groups, Teams and banks."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def tokens(self, principal: str, after: str, limit: int) -> list[Token]:
+        """A page of tokens, the newest first; of one principal where it is named."""
+        if principal:
+            rows = await self._database.fetch("token_ids_of", after, limit, principal)
+        else:
+            rows = await self._database.fetch("token_ids", after, limit)
+        ids = [row["token_id"] for row in rows]
+        return [_token(row) for row in await self._database.fetch("tokens_by_id", ids)]
+
+    async def rotate(self, token_id: str, overlap: int, who: Caller) -> NewToken:
+        """Keeps the successor of a token and ends that after the overlap. Raises Refusal as `successor` and `check_comply` do."""
+        async with self._changing() as (tx, now):
+            old = [_token(row) for row in await tx.fetch("tokens_by_id", [token_id])]
+            fresh = tokens.successor(old[0] if old else None, now)
+            # Whoever rotates sees the secret, and so may do all that the token and its principal may.
+            tokens.check_comply(who, (await _caller(tx, token_id))[0].grants)
+            await insert_token(tx, fresh, who.principal)
+            await tx.fetch("end_token", token_id, float(overlap))
+        return fresh
+
+    async def revoke(self, token_id: str, who: Caller) -> bool:
+        """Revokes a token; false where it was. Raises Refusal NOT_FOUND for one that is not the caller's to revoke."""
+        async with self._changing() as (tx, _):
+            rows = await tx.fetch("tokens_by_id", [token_id])
+            if not rows or not (rows[0]["principal"] == who.principal or who.covers("*")):
+                raise tokens.unknown_token()
+            administers = await _administers(tx, token_id)
+            if not await tx.fetch("revoke_tokens", [token_id]):
+                return False
+            if administers:
+                await _require_admin(tx, who, "token_id")
+            await _commit(tx, "", 1)
+            return True
+
+    async def suspend(
+        self, principal: str, resume: bool, revoke_tokens: bool, dry_run: bool, who: Caller
+    ) -> tuple[list[Token], Holdings]:
+        """Shuts a principal out or lets it in, and tells what it holds; a dry run changes nothing."""
+        async with self._changing() as (tx, _):
+            ids = [row["token_id"] for row in await tx.fetch("working_token_ids_of", principal)]
+            changed = 0
+            if not dry_run:
+                row = await (
+                    tx.row("resume", principal) if resume else tx.row("suspend", principal, who.principal)
+                )
+                changed += row is not None
+                if revoke_tokens:
+                    changed += len(await tx.fetch("revoke_tokens", ids))
+            held = [_token(row) for row in await tx.fetch("tokens_by_id", ids)]
+            holdings = Holdings(
+                bool(await tx.value("suspended", principal)),
+                tuple(_rule(row) for row in await tx.fetch("rules_of", principal)),
+                tuple(row["group_name"] for row in await tx.fetch("groups_of", principal)),
+                tuple(Member(**row) for row in await tx.fetch("memberships_of", principal)),
+                tuple(row["bank"] for row in await tx.fetch("banks_of", principal)),
+                tuple(row["device_id"] for row in await tx.fetch("devices_of", principal)),
+            )
+            if changed:
+                await _require_admin(tx, who, "principal")
+                await _commit(tx, "", changed)
+        return held, holdings
+
+    async def put_rule(self, rule: Rule, who: Caller) -> bool:
+        """Sets a grant or a deny; false where the same stood."""
+        async with self._changing() as (tx, _):
+            row = await tx.row("rule", *rule.key)
+            standing = None if row is None else _rule(row)
+            if standing is not None and standing.permissions == rule.permissions:
+                return False
+            change = documents.rule_change(rule, standing)
+            return await _write_all(tx, [change] if change else [], who, "grant")
+
+    async def delete_rule(self, key: tuple[str, str, str], who: Caller) -> bool:
+        """Takes a grant or a deny away; false where there was none."""
+        async with self._changing() as (tx, _):
+            row = await tx.row("rule", *key)
+            if row is None:
+                return False
+            change = Change("grant", "remove", "", "", "", Retired(_rule(row)))
+            return await _write_all(tx, [change], who, "subject")
+
+    async def rules(self, pattern: str, subject: str, after: Sequence[str], limit: int) -> list[Rule]:
+        """A page of the grants and denies within a pattern, by subject, pattern and effect."""
+        query, more = ("rules_page_of", (subject,)) if subject else ("rules_page", ())
+        return [
+            _rule(row) for row in await self._database.fetch(query, *bounds(pattern), *after, limit, *more)
+        ]
+
+    async def put_group(self, group: Group, who: Caller) -> tuple[int, int]:
+        """Sets who is in a group by calls and documents; tells how many came and how many went."""
+        async with self._changing() as (tx, _):
+            rows = {(row["principal"], row["source"]) for row in await tx.fetch("group_rows", group.name)}
+            issued = {principal for principal, source in rows if source == "issuer"}
+            before = {principal for principal, source in rows if source != "issuer"}
+            if before != group.members:
+                if group.members - before - issued:
+                    tokens.check_comply(
+                        who, [_grant(row) for row in await tx.fetch("group_allows", [group.name])]
+                    )
+                change = Change("group", "change", group.name, "", "", group)
+                await _write_all(tx, [change], who, "members")
+        old, new = before | issued, group.members | issued
+        return len(new - old), len(old - new)
+
+    async def group_grants(self, groups: Sequence[str]) -> list[Grant]:
+        """What groups are allowed."""
+        return [_grant(row) for row in await self._database.fetch("group_allows", list(groups))]
+
+    async def groups(self, after: str, limit: int) -> list[tuple[str, list[str]]]:
+        """A page of groups with their members, by name."""
+        rows = await self._database.fetch("groups_page", after, limit)
+        return [(row["group_name"], list(row["members"])) for row in rows]
+
+    async def put_team(self, team: Team, who: Caller) -> bool:
+        """Sets a Team's name and use; false where they stood so."""
+        async with self._changing() as (tx, _):
+            change = documents.team_change(team, await _team(tx, team.team_id))
+            return await _write_all(tx, [change] if change else [], who, "team_id")
+
+    async def put_member(self, member: Member, who: Caller) -> bool:
+        """Sets a membership; false where it stood so. Raises Refusal NOT_FOUND for an unknown Team."""
+        async with self._changing() as (tx, _):
+            team = await _team(tx, member.team_id)
+            if team is None:
+                raise not_found("team_id", "Team")
+            standing = next((known for known in team.members if known.principal == member.principal), None)
+            change = documents.member_change(member, standing)
+            return await _write_all(tx, [change] if change else [], who, "principal")
+
+    async def put_client(self, client: Client, who: Caller) -> bool:
+        """Sets a client and makes its bank; false where it stood so. Raises Refusal NOT_FOUND for an unknown Team."""
+        async with self._changing() as (tx, _):
+            team = await _team(tx, client.team_id)
+            if team is None:
+                raise not_found("team_id", "Team")
+            standing = next((known for known in team.clients if known.client_id == client.client_id), None)
+            change = documents.client_change(client, standing)
+            return await _write_all(tx, [change] if change else [], who, "client_id", client.bank)
+
+    async def teams(self, after: str, limit: int) -> list[Team]:
+        """A page of Teams with their members and clients, by id."""
+        ids = [row["team_id"] for row in await self._database.fetch("team_ids", after, limit)]
+        return await _teams(self._database, ids)
+
+    async def bank(self, bank: str) -> Bank:
+        """A bank; one that nobody has made has the defaults."""
+        return _bank((await self._database.fetch("banks_by_id", [bank]))[0])
+
+    async def put_bank(self, change: BankChange, who: Caller) -> tuple[Bank, bool]:
+        """Makes a bank or sets its name and owner; gives it and whether it was made."""
+        async with self._changing() as (tx, _):
+            bank = await _banks(tx, [change.bank])
+            if bank[change.bank].layer == "client" and bank[change.bank].client is None:
+                raise not_found("bank", "client")
+            row = await tx.row("put_bank", change.bank, change.name, change.owner, who.principal)
+            assert row is not None
+            if row["changed"]:
+                await _commit(tx, change.bank, 1)
+            bank = await _banks(tx, [change.bank])
+        return bank[change.bank], bool(row["created"])
+
+    async def banks(self, who: Caller, pattern: str, after: str, limit: int) -> tuple[list[Bank], str]:
+        """Banks that `who` may read, by id, and the last id that was looked at; empty where that was the last of all."""
+        found: list[Bank] = []
+        for _ in range(0, MOST_LOOKED_AT, LOOKED_AT):
+            rows = await self._database.fetch("bank_ids", after, LOOKED_AT, who.principal)
+            ids = [row["bank"] for row in rows]
+            banks = {row["bank"]: _bank(row) for row in await self._database.fetch("banks_by_id", ids)}
+            for bank in ids:
+                if readable(who, banks[bank], pattern):
+                    if len(found) == limit:
+                        return found, after
+                    found.append(banks[bank])
+                after = bank
+            if len(ids) < LOOKED_AT:
+                return found, ""
+        return found, after
+
+    async def archive_bank(self, bank: str, archive: bool) -> bool:
+        """Archives or reopens a bank; false where it stood so. Raises Refusal NOT_FOUND for one that nobody has made."""
+        async with self._changing() as (tx, _):
+            await _standing_bank(tx, bank)
+            changed = bool(await tx.value("archive_bank", bank, archive))
+            if changed:
+                await _commit(tx, bank, 1)
+        return changed
+
+    async def put_policy(self, bank: str, policy: Policy) -> tuple[Policy, bool]:
+        """Sets a bank's policy; gives it and whether it changed. Raises Refusal NOT_FOUND as `archive_bank` does."""
+        async with self._changing() as (tx, _):
+            standing = await _standing_bank(tx, bank)
+            changed = bool(await _put_policy(tx, bank, policy))
+            if changed:
+                await _commit(tx, bank, 1)
+        return policy.over(standing.policy), changed
+
+    async def apply(self, document: Document, dry_run: bool, who: Caller) -> list[Change]:
+        """Makes what stands what the document says; gives the differences. A dry run is done and taken back."""
+        async with self._changing() as (tx, _):
+            state = await _state(tx, document)
+            documents.check(who, document, state)
+            changes = documents.plan(document, state)
+            await _write_all(tx, changes, who, "document", dry_run=dry_run)
+        return changes
+
+    @contextlib.asynccontextmanager
+    async def _changing(self) -> AsyncIterator[tuple[Transaction, datetime]]:
+        async with self._database.transaction() as tx:
+            row = await tx.row("lock_access")
+            assert row is not None
+            yield tx, row["now"]
+
+
+async def _commit(tx: Transaction, bank: str, objects: int) -> None:
+    await tx.fetch("bump_access")
+    tx.changed(bank, objects)
+
+
+async def _administers(tx: Transaction, token_id: str) -> bool:
+    caller, refused = await _caller(tx, token_id)
+    return not refused and caller.covers("*")
+
+
+async def _caller(tx: Transaction, token_id: str) -> tuple[Caller, str]:
+    return caller_of(json.loads(await tx.value("caller_access", token_id)), token_id)
+
+
+async def _require_admin(tx: Transaction, who: Caller, field: str) -> None:
+    """Raises Refusal FIELD_INVALID where the transaction would leave the deployment without an admin who can call."""
+    if await _administers(tx, who.behalf_token_id or who.token_id):
+        return
+    for row in await tx.fetch("likely_admins"):
+        if await _administers(tx, row["token_id"]):
+            return
+    raise field_invalid(field, "would leave no admin of the deployment")
+
+
+async def _write_all(
+    tx: Transaction, changes: Sequence[Change], who: Caller, field: str, bank: str = "", dry_run: bool = False
+) -> bool:
+    """Writes changes, in sets where there may be thousands; false where there is none."""
+    if not changes:
+        return False
+    values = [change.value for change in changes]
+    for value in values:
+        if isinstance(value, str):
+            await tx.fetch("set_default_access", value)
+    await _write_groups(tx, [value for value in values if isinstance(value, Group)])
+    await _write_rules(tx, [value for value in values if isinstance(value, Rule)], who)
+    retired = [value.rule.key for value in values if isinstance(value, Retired)]
+    await tx.fetch("retire_rules", *_columns(retired, 3))
+    for value in values:
+        if isinstance(value, Team):
+            await tx.fetch("put_team", value.team_id, value.name, value.archived)
+    members = [
+        (value.team_id, value.principal, value.role, value.status)
+        for value in values
+        if isinstance(value, Member)
+    ]
+    await tx.fetch("put_members", *_columns(members, 4))
+    clients = [value for value in values if isinstance(value, Client)]
+    await tx.fetch("put_clients", *_columns([(c.team_id, c.client_id, c.archived) for c in clients], 3))
+    banks = [BankChange(client.bank) for client in clients]
+    banks += [value for value in values if isinstance(value, BankChange)]
+    for change in banks:
+        await tx.fetch("put_bank", change.bank, change.name, change.owner, who.principal)
+    for value in values:
+        if isinstance(value, PolicyChange):
+            await _put_policy(tx, value.bank, value.policy)
+    if who.covers("*"):
+        await _require_admin(tx, who, field)
+    if not dry_run:
+        await _commit(tx, bank, len(changes))
+    return True
+
+
+async def _write_groups(tx: Transaction, groups: Sequence[Group]) -> None:
+    await tx.fetch("clear_groups", [group.name for group in groups])
+    rows = [(group.name, member, group.source) for group in groups for member in sorted(group.members)]
+    await tx.fetch("insert_members", *_columns(rows, 3))
+
+
+async def _write_rules(tx: Transaction, rules: Sequence[Rule], who: Caller) -> None:
+    rows = [(*rule.key, ",".join(ordered(rule.permissions)), rule.source) for rule in rules]
+    await tx.fetch("put_rules", *_columns(rows, 5), who.principal)
+
+
+async def _put_policy(tx: Transaction, bank: str, policy: Policy) -> bool | None:
+    changed: bool | None = await tx.value(
+        "put_policy",
+        bank,
+        policy.barrier,
+        policy.near_duplicates,
+        policy.near_duplicate_threshold,
+        policy.classification,
+        policy.team_memory,
+        policy.min_lane,
+        policy.publish_requires_review,
+    )
+    return changed
+
+
+def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:
+    return [[row[column] for row in rows] for column in range(width)]
+
+
+async def _state(tx: Transaction, document: Document) -> State:
+    default = await tx.row("lock_access")
+    assert default is not None
+    groups: dict[str, set[tuple[str, str]]] = {}
+    for row in await tx.fetch("managed_group_rows"):
+        groups.setdefault(row["group_name"], set()).add((row["principal"], row["source"]))
+    rules = [_rule(row) for row in await tx.fetch("all_rules")]
+    teams = await _teams(tx, [team.team_id for team in document.teams])
+    return State(
+        default["default_access"],
+        {name: frozenset(rows) for name, rows in groups.items()},
+        {rule.key: rule for rule in rules},
+        {team.team_id: team for team in teams},
+        await _banks(tx, [change.bank for change, _ in document.banks]),
+    )
+
+
+async def _team(tx: Transaction, team_id: str) -> Team | None:
+    return next(iter(await _teams(tx, [team_id])), None)
+
+
+async def _teams(source: Transaction | Database, ids: Collection[str]) -> list[Team]:
+    wanted = sorted(set(ids))
+    members: dict[str, list[Member]] = {}
+    clients: dict[str, list[Client]] = {}
+    for row in await source.fetch("members_of", wanted):
+        members.setdefault(row["team_id"], []).append(Member(**row))
+    for row in await source.fetch("clients_of", wanted):
+        clients.setdefault(row["team_id"], []).append(Client(**row))
+    return [
+        Team(
+            **row,
+            members=tuple(members.get(row["team_id"], ())),
+            clients=tuple(clients.get(row["team_id"], ())),
+        )
+        for row in await source.fetch("teams_by_id", wanted)
+    ]
+
+
+async def _banks(tx: Transaction, ids: Collection[str]) -> dict[str, Bank]:
+    return {row["bank"]: _bank(row) for row in await tx.fetch("banks_by_id", sorted(set(ids)))}
+
+
+async def _standing_bank(tx: Transaction, bank: str) -> Bank:
+    found = (await _banks(tx, [bank]))[bank]
+    if found.created_at is None:
+        raise not_found("bank", "bank")
+    return found
+
+
+def _bank(row: Record) -> Bank:
+    if row["created_at"] is None:
+        return Bank(row["bank"], known_layer(row["bank"]) or "", client=row["client"])
+    policy = Policy(**{name: row[name] for name in DEFAULTS.__dataclass_fields__})
+    return Bank(
+        row["bank"], row["layer"], row["name"], row["owner"], row["archived"], policy, row["created_at"], row["client"]
+    )  # fmt: skip
+
+
+def _grant(row: Record) -> Grant:
+    return Grant(row["pattern"], frozenset(row["permissions"]))
+
+
+def _rule(row: Record) -> Rule:
+    return Rule(row["subject"], row["pattern"], row["effect"], frozenset(row["permissions"]), row["source"])
+
+
+def _token(row: Record) -> Token:
+    grants = tuple(
+        Grant(pattern, frozenset(words.split(",")))
+        for pattern, words in zip(row["patterns"], row["words"], strict=True)
+    )
+    return Token(
+        row["token_id"], row["principal"], row["kind"], grants, tuple(row["groups"]), row["note"], row["created_by"],
+        row["created_at"], row["expires_at"], row["last_used_at"], row["revoked_at"], row["personal"], row["session"],
+    )  # fmt: skip

@@ -1,0 +1,2 @@
+-- caller_access took its place.
+drop function auth.token_access;

@@ -1,0 +1,332 @@
+"""Grants, denies, groups, Teams and suspension, as calls set them."""
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from teamlore.auth.v1 import access_pb2 as pb
+from teamlore.auth.v1 import auth_pb2
+
+from kit.access import _wider
+from services.auth.rules import bounds
+from services.auth.tests.conftest import Auth, Refused
+
+TEAM = str(uuid.UUID(int=7))
+
+
+def rule(subject: str, pattern: str, words: str, effect: str = "allow") -> pb.AccessGrant:
+    return pb.AccessGrant(subject=subject, pattern=pattern, permissions=words.split(), effect=effect)
+
+
+def put(subject: str, pattern: str, words: str, effect: str = "allow") -> pb.PutGrantRequest:
+    return pb.PutGrantRequest(grant=rule(subject, pattern, words, effect))
+
+
+async def test_a_grant_is_set_changed_and_taken_away_with_one_row_each(auth: Auth) -> None:
+    bob = await auth.token("user:bob", ("space:own", "read"))
+    rows, version = len(await auth.audited()), await auth.version()
+    assert (await auth("PutGrant", put("user:bob", "project:*", "write read"))).changed
+    assert not (await auth("PutGrant", put("user:bob", "project:*", "read write"))).changed
+    assert list((await auth.who(bob, "project:x")).permissions) == ["read", "write"]
+    assert (await auth("PutGrant", put("user:b*", "project:x", "write", "deny"))).changed
+    assert list((await auth.who(bob, "project:x")).permissions) == ["read"]
+    delete = pb.DeleteGrantRequest(subject="user:bob", pattern="project:*", effect="allow")
+    assert (await auth("DeleteGrant", delete)).deleted
+    assert not (await auth("DeleteGrant", delete)).deleted
+    assert not (await auth.who(bob, "project:x")).permissions
+    assert (await auth.audited())[rows:] == [
+        "access.grant_changed",
+        "access.grant_changed",
+        "access.grant_deleted",
+    ]
+    assert await auth.version() == version + 3
+    assert (await auth("PutGrant", put("user:bob", "project:*", "read"))).changed
+    assert list((await auth.who(bob, "project:x")).permissions) == ["read"]
+
+
+async def test_comply_and_a_deny_of_admin_are_not_for_every_admin(auth: Auth) -> None:
+    scoped = await auth.token("user:sco", ("project:a*", "admin"))
+    assert (await auth("PutGrant", put("user:bob", "project:ab", "read"), scoped)).changed
+    assert (await auth("PutGrant", put("user:bob", "project:ab", "comply write", "deny"), scoped)).changed
+    for request, permission in (
+        (put("user:bob", "project:ab", "comply"), "comply"),
+        (put("user:bob", "project:*", "read"), "admin"),
+        (put("user:root", "project:ab", "admin", "deny"), "admin"),
+    ):
+        refused = await auth.refusal("PutGrant", request, scoped)
+        assert (refused.reason, refused.metadata["permission"]) == ("PERMISSION_DENIED", permission)
+    assert (await auth("PutGrant", put("user:sco", "project:ab", "comply"))).changed
+
+
+@pytest.mark.parametrize("subject", ["user:root", "user:r*", "*", "team:root"])
+@pytest.mark.parametrize("pattern", ["*", "project:x", "private:*"])
+async def test_a_deny_that_would_lock_the_caller_out_is_refused(
+    auth: Auth, subject: str, pattern: str
+) -> None:
+    await auth("PutGroup", pb.PutGroupRequest(group="team:root", members=["user:root"]))
+    refused = await auth.refusal("PutGrant", put(subject, pattern, "read admin", "deny"))
+    assert (refused.reason, refused.fields) == ("FIELD_INVALID", ["grant"])
+    assert "lock you out" in refused.message
+    assert (await auth("PutGrant", put("user:bob", pattern, "admin", "deny"))).changed
+
+
+async def listed(
+    auth: Auth, token: str, pattern: str, subject: str = "", size: int = 2
+) -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = []
+    more = ""
+    while True:
+        request = pb.ListGrantsRequest(pattern=pattern, subject=subject, page_size=size, page_token=more)
+        answer = await auth("ListGrants", request, token)
+        found += [(g.subject, g.pattern, g.effect, " ".join(g.permissions)) for g in answer.grants]
+        more = answer.next_page_token
+        if not more:
+            return found
+
+
+async def test_grants_are_listed_by_page_within_what_is_asked_for(auth: Auth) -> None:
+    for request in (
+        put("user:bob", "project:*", "read"),
+        put("user:bob", "project:ab*", "write read"),
+        put("user:bob", "project:ab*", "forget", "deny"),
+        put("team:api", "project:ab", "read"),
+        put("user:a*", "project:a[bc]", "read"),
+        put("user:gone", "project:ab", "read"),
+    ):
+        await auth("PutGrant", request)
+    await auth(
+        "DeleteGrant", pb.DeleteGrantRequest(subject="user:gone", pattern="project:ab", effect="allow")
+    )
+    within = [
+        ("team:api", "project:ab", "allow", "read"),
+        ("user:a*", "project:a[bc]", "allow", "read"),
+        ("user:bob", "project:ab*", "allow", "read write"),
+        ("user:bob", "project:ab*", "deny", "forget"),
+    ]
+    scoped = await auth.token("user:sco", ("project:a*", "admin"))
+    assert sorted(await listed(auth, scoped, "project:a*")) == within
+    assert await listed(auth, scoped, "project:a*", "team:api") == within[:1]
+    assert len(await listed(auth, auth.root, "*")) == 5
+    assert len(await listed(auth, auth.root, "*", "user:bob", 100)) == 3
+    assert await listed(auth, auth.root, "project:a[bc]") == [within[1]]
+    wider = pb.ListGrantsRequest(pattern="project:*")
+    assert (await auth.refusal("ListGrants", wider, scoped)).reason == "PERMISSION_DENIED"
+
+
+PATTERN = st.text("ab:*?[", min_size=1, max_size=4)
+
+
+@given(PATTERN, PATTERN)
+def test_what_is_listed_within_a_pattern_is_what_the_rule_of_patterns_says(asked: str, other: str) -> None:
+    exact, start = bounds(asked)
+    assert ((exact is None or other == exact) and other.startswith(start)) == _wider(asked, other)
+
+
+async def test_a_group_is_replaced_and_an_issuers_members_stay(auth: Auth) -> None:
+    await auth.database.execute(
+        "insert into auth.group_members select 'team:api', p, 'issuer' from unnest('{user:sso,user:ann}'::text[]) p"
+    )
+    rows = len(await auth.audited())
+
+    async def group(*members: str) -> tuple[int, int]:
+        answer = await auth("PutGroup", pb.PutGroupRequest(group="team:api", members=members))
+        return answer.added, answer.removed
+
+    assert await group("user:ann", "user:bob") == (1, 0)
+    assert await group("user:bob", "user:ann") == (0, 0)
+    assert await group("user:cid") == (1, 1)
+    answer = await auth("ListGroups", pb.ListGroupsRequest())
+    assert [(g.group, list(g.members)) for g in answer.groups] == [
+        ("team:api", ["user:ann", "user:cid", "user:sso"])
+    ]
+    assert await group() == (0, 1)
+    assert (await auth.audited())[rows:] == ["access.group_changed"] * 3
+    cid = await auth.token("user:cid", ("a:x", "read"))
+    await auth("PutGrant", put("team:api", "project:*", "read"))
+    assert not (await auth.who(cid, "project:x")).permissions
+    await group("user:cid")
+    assert list((await auth.who(cid, "project:x")).permissions) == ["read"]
+
+
+async def test_no_way_around_leads_an_admin_to_comply(auth: Auth) -> None:
+    """Admin does not imply comply: neither by joining its group, nor by a token of who holds it."""
+    plain = await auth.token("user:plain", ("*", "read write forget admin"))
+    await auth("PutGrant", put("team:officers", "*", "comply"))
+    await auth("PutGroup", pb.PutGroupRequest(group="team:officers", members=["user:off"]))
+    officer = await auth("CreateToken", pb.CreateTokenRequest(principal="user:off", kind="agent"))
+    joined = pb.Group(group="team:officers", members=["user:off", "user:plain"])
+    for name, request in (
+        ("PutGroup", pb.PutGroupRequest(group=joined.group, members=joined.members)),
+        ("ApplyAccess", pb.ApplyAccessRequest(document=pb.AccessDocument(groups=[joined]))),
+        ("CreateToken", pb.CreateTokenRequest(principal="user:off", kind="agent")),
+        (
+            "CreateToken",
+            pb.CreateTokenRequest(principal="user:plain", kind="agent", groups=["team:officers"]),
+        ),
+        ("RotateToken", pb.RotateTokenRequest(token_id=officer.token_id)),
+    ):
+        refused = await auth.refusal(name, request, plain)
+        assert (refused.reason, refused.metadata["permission"]) == ("PERMISSION_DENIED", "comply"), name
+        assert await auth(name, request), name
+        if name in ("PutGroup", "ApplyAccess"):
+            await auth("PutGroup", pb.PutGroupRequest(group="team:officers", members=["user:off"]))
+    left = pb.PutGroupRequest(group="team:officers", members=[])
+    assert (await auth("PutGroup", left, plain)).removed == 1
+
+
+async def test_groups_and_teams_are_listed_by_page(auth: Auth) -> None:
+    for number in range(5):
+        await auth("PutGroup", pb.PutGroupRequest(group=f"team:g{number}", members=["user:x", "user:y"]))
+        await auth("PutTeam", pb.PutTeamRequest(team_id=str(uuid.UUID(int=number)), name=f"T{number}"))
+    names: list[str] = []
+    for call, request, field, key in (
+        ("ListGroups", pb.ListGroupsRequest(page_size=2), "groups", "group"),
+        ("ListTeams", pb.ListTeamsRequest(page_size=2), "teams", "name"),
+    ):
+        pages = 0
+        while pages == 0 or request.page_token:
+            answer: Any = await auth(call, request)
+            names += [getattr(item, key) for item in getattr(answer, field)]
+            request.page_token, pages = answer.next_page_token, pages + 1
+        assert pages == 3
+    assert names == [f"team:g{n}" for n in range(5)] + [f"T{n}" for n in range(5)]
+    assert (await auth.refusal("ListTeams", pb.ListTeamsRequest(page_token="xx"))).fields == ["page_token"]
+
+
+async def test_teams_members_and_clients(auth: Auth) -> None:
+    team = pb.PutTeamRequest(team_id=TEAM, name="Payments")
+    member = pb.PutMembershipRequest(team_id=TEAM, principal="user:ann", role="owner", status="active")
+    client = pb.PutClientRequest(team_id=TEAM, client_id="acme")
+    for name, request in (("PutMembership", member), ("PutClient", client)):
+        refused = await auth.refusal(name, request)
+        assert (refused.reason, refused.fields) == ("NOT_FOUND", ["team_id"])
+    assert (await auth("PutTeam", team)).changed and not (await auth("PutTeam", team)).changed
+    assert (await auth("PutMembership", member)).changed and not (await auth("PutMembership", member)).changed
+    made = await auth("PutClient", client)
+    bank = f"client:{TEAM}:acme"
+    assert (made.changed, made.bank) == (True, bank)
+    assert not (await auth("PutClient", client)).changed
+    assert await auth.database.fetchval("select layer from memory.banks where bank = $1", bank) == "client"
+    ann = await auth.token("user:ann", ("a:x", "read"))
+    full = ["read", "write", "forget", "admin"]
+    assert list((await auth.who(ann, bank)).permissions) == full
+    for stop, back in (
+        (pb.PutClientRequest(team_id=TEAM, client_id="acme", archived=True), client),
+        (pb.PutTeamRequest(team_id=TEAM, name="Payments", archived=True), team),
+        (
+            pb.PutMembershipRequest(team_id=TEAM, principal="user:ann", role="owner", status="suspended"),
+            member,
+        ),
+    ):
+        name = type(stop).__name__.removesuffix("Request")
+        assert (await auth(name, stop)).changed
+        assert not (await auth.who(ann, bank)).permissions
+        assert (await auth(name, back)).changed
+        assert list((await auth.who(ann, bank)).permissions) == full
+    left = pb.PutMembershipRequest(team_id=TEAM, principal="user:never", role="member", status="removed")
+    assert not (await auth("PutMembership", left)).changed
+    found = (await auth("ListTeams", pb.ListTeamsRequest())).teams[0]
+    assert (found.name, found.archived, [m.principal for m in found.members], found.clients[0].client_id) == (
+        "Payments", False, ["user:ann"], "acme",
+    )  # fmt: skip
+    upper = str(uuid.UUID(int=0xABCDEF)).upper()
+    for name, request in (
+        ("PutTeam", pb.PutTeamRequest(team_id=upper, name="x")),
+        (
+            "PutMembership",
+            pb.PutMembershipRequest(team_id=upper, principal="user:a", role="member", status="active"),
+        ),
+        ("PutClient", pb.PutClientRequest(team_id=upper, client_id="x")),
+    ):
+        assert (await auth.refusal(name, request)).fields == ["team_id"]
+
+
+async def test_a_leaver_is_told_whole_and_shut_out(auth: Auth) -> None:
+    secret = await auth.token("user:bob", ("project:*", "read"))
+    session = await auth.session("user:bob")
+    await auth("PutGrant", put("user:bob", "project:*", "write"))
+    await auth("PutGrant", put("user:bob", "project:x", "write", "deny"))
+    await auth("PutGroup", pb.PutGroupRequest(group="team:api", members=["user:bob"]))
+    await auth("PutTeam", pb.PutTeamRequest(team_id=TEAM, name="T"))
+    await auth(
+        "PutMembership",
+        pb.PutMembershipRequest(team_id=TEAM, principal="user:bob", role="member", status="active"),
+    )
+    await auth("PutBank", pb.PutBankRequest(bank="project:x", owner="user:bob"))
+    await auth.database.execute("select memory.open_bank('private:user:bob', 'user:bob')")
+    for bank in ("project:x", "project:y"):
+        await auth.database.execute("select memory.register_device($1, repeat('d', 32), 'user:bob')", bank)
+    rows, version = len(await auth.audited()), await auth.version()
+    request = pb.SuspendPrincipalRequest(principal="user:bob", revoke_tokens=True, dry_run=True)
+    told = await auth("SuspendPrincipal", request)
+    assert (told.suspended, len(told.tokens), [g.effect for g in told.grants]) == (
+        False,
+        2,
+        ["allow", "deny"],
+    )
+    assert (list(told.groups), [m.team_id for m in told.memberships]) == (["team:api"], [TEAM])
+    assert (list(told.banks), list(told.devices)) == (["private:user:bob", "project:x"], ["d" * 32])
+    assert not any(token.HasField("revoked_at") for token in told.tokens)
+    assert (len(await auth.audited()), await auth.version()) == (rows, version)
+
+    request.dry_run, request.revoke_tokens = False, False
+    assert (await auth("SuspendPrincipal", request)).suspended
+    for token in (secret, session):
+        assert (await auth.refusal("WhoAmI", auth_pb2.WhoAmIRequest(), token)).reason == "ACCESS_REVOKED"
+    assert (await auth("SuspendPrincipal", request)).suspended
+    resume = pb.SuspendPrincipalRequest(principal="user:bob", resume=True)
+    assert not (await auth("SuspendPrincipal", resume)).suspended
+    assert (await auth.who(secret)).principal == "user:bob"
+    request.revoke_tokens = True
+    assert all(t.HasField("revoked_at") for t in (await auth("SuspendPrincipal", request)).tokens)
+    await auth("SuspendPrincipal", resume)
+    for token in (secret, session):
+        assert (await auth.refusal("WhoAmI", auth_pb2.WhoAmIRequest(), token)).reason == "CREDENTIAL_REVOKED"
+    assert (await auth.audited())[rows:] == ["access.principal_suspended"] * 4
+
+
+async def test_nobody_shuts_itself_out(auth: Auth) -> None:
+    for resume in (False, True):
+        request = pb.SuspendPrincipalRequest(principal="user:root", resume=resume)
+        refused = await auth.refusal("SuspendPrincipal", request)
+        assert (refused.reason, refused.fields) == ("FIELD_INVALID", ["principal"])
+    assert not (
+        await auth("SuspendPrincipal", pb.SuspendPrincipalRequest(principal="user:root", dry_run=True))
+    ).suspended
+
+
+async def test_two_admins_cannot_shut_each_other_out_at_once(auth: Auth) -> None:
+    second = await auth.token("user:second", ("*", "admin"))
+    await auth.who(second)
+    async with auth.database.transaction():
+        await auth.database.execute("select 1 from auth.access_head for update")
+        both = [
+            asyncio.create_task(auth("SuspendPrincipal", pb.SuspendPrincipalRequest(principal=who), token))
+            for who, token in (("user:second", auth.root), ("user:root", second))
+        ]
+        await asyncio.sleep(0.3)
+    answers = await asyncio.gather(*both, return_exceptions=True)
+    assert sorted(isinstance(answer, Refused) for answer in answers) == [False, True]
+
+
+async def test_the_last_admin_stays_one(auth: Auth) -> None:
+    await auth("PutGrant", put("team:admins", "*", "read admin"))
+    await auth("PutGroup", pb.PutGroupRequest(group="team:admins", members=["user:ann"]))
+    ann = await auth.token("user:ann", ("a:x", "read"))
+    root = pb.RevokeTokenRequest(token_id=(await auth.who(auth.root)).token_id)
+    assert (await auth("RevokeToken", root, ann)).revoked
+    gone = pb.DeleteGrantRequest(subject="team:admins", pattern="*", effect="allow")
+    for name, request, field in (
+        ("PutGroup", pb.PutGroupRequest(group="team:admins", members=["user:bob"]), "members"),
+        ("PutGroup", pb.PutGroupRequest(group="team:admins"), "members"),
+        ("DeleteGrant", gone, "subject"),
+        ("PutGrant", put("team:admins", "*", "read"), "grant"),
+        ("ApplyAccess", pb.ApplyAccessRequest(document=pb.AccessDocument(
+            groups=[pb.Group(group="team:admins", members=["user:bob"])])), "document"),
+    ):  # fmt: skip
+        refused = await auth.refusal(name, request, ann)
+        assert (refused.reason, refused.fields) == ("FIELD_INVALID", [field]), name
+    assert (await auth.who(ann, "space:x")).permissions

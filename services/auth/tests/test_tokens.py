@@ -1,0 +1,206 @@
+"""Tokens: who may make, see, renew and end them."""
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from teamlore.auth.v1 import access_pb2 as pb
+from teamlore.auth.v1 import auth_pb2
+
+from services.auth import pages
+from services.auth.tests.conftest import Auth
+
+
+def create(
+    principal: str, *grants: tuple[str, str], kind: str = "agent", **more: Any
+) -> pb.CreateTokenRequest:
+    parts = [pb.Grant(pattern=p, permissions=w.split()) for p, w in grants]
+    return pb.CreateTokenRequest(principal=principal, kind=kind, grants=parts, **more)
+
+
+async def test_only_an_admin_of_the_deployment_hands_out_more_than_its_own(auth: Auth) -> None:
+    scoped = await auth.token("user:mal", ("project:mal-*", "read admin"))
+    own = ("project:mal-1", "read")
+    assert (await auth("CreateToken", create("user:mal", own), scoped)).token.startswith("tlk_")
+    for request in (
+        create("user:bob", own),
+        create("user:mal", own, groups=["team:api"]),
+        create("user:mal"),
+        create("user:mal", ("project:*", "read")),
+        create("user:mal", ("project:mal-1", "comply")),
+        create("user:mal", own, kind="person"),
+    ):
+        assert (await auth.refusal("CreateToken", request, scoped)).reason == "PERMISSION_DENIED"
+    made = await auth("CreateToken", create("user:bob", groups=["team:api"], note="ci"))
+    assert list((await auth.who(made.token)).groups) == ["team:api"]
+
+
+async def test_comply_is_handed_out_by_who_holds_it_alone(auth: Auth) -> None:
+    plain = await auth.token("user:plain", ("*", "read write forget admin"))
+    request = create("user:bob", ("project:x", "read comply"))
+    refused = await auth.refusal("CreateToken", request, plain)
+    assert (refused.reason, refused.metadata) == ("PERMISSION_DENIED", {"permission": "comply"})
+    officer = await auth("CreateToken", request)
+    rotate = pb.RotateTokenRequest(token_id=officer.token_id)
+    assert (await auth.refusal("RotateToken", rotate, plain)).metadata == {"permission": "comply"}
+    assert (await auth("RotateToken", rotate)).token
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (create("service:sync"), "principal"),
+        (create("agent:x", kind="person"), "kind"),
+        (create("user:x", ("a:*", "read"), ("a:*", "write")), "grants.pattern"),
+        (create("user:*"), "principal"),
+    ],
+)
+async def test_what_nobody_may_make(auth: Auth, request_: pb.CreateTokenRequest, field: str) -> None:
+    refused = await auth.refusal("CreateToken", request_)
+    assert (refused.reason, refused.fields) == ("FIELD_INVALID", [field])
+
+
+async def test_a_personal_key_needs_a_person_and_never_does_more_than_it(auth: Auth) -> None:
+    await auth("PutGrant", pb.PutGrantRequest(grant=pb.AccessGrant(
+        subject="user:ann", pattern="project:*", permissions=["read", "write"], effect="allow")))  # fmt: skip
+    agent = await auth.token("user:ann", ("space:x", "read"))
+    narrow = pb.CreatePersonalKeyRequest(
+        grants=[pb.Grant(pattern="project:a*", permissions=["read", "admin"])], note="laptop"
+    )
+    assert (await auth.refusal("CreatePersonalKey", narrow, agent)).reason == "PERSON_REQUIRED"
+    session = await auth.session("user:ann")
+    key = await auth("CreatePersonalKey", narrow, session)
+    days = (key.expires_at.ToDatetime(tzinfo=UTC) - datetime.now(UTC)) / timedelta(days=1)
+    assert 89.9 < days < 90.1
+    who = await auth.who(key.token, "project:api")
+    assert (list(who.permissions), who.kind, who.person_present) == (["read"], "agent", False)
+    assert who.expires_at.seconds == key.expires_at.seconds
+    assert not (await auth.who(key.token, "project:b")).permissions
+    whole = await auth("CreatePersonalKey", pb.CreatePersonalKeyRequest(), session)
+    assert list((await auth.who(whole.token, "project:b")).permissions) == ["read", "write"]
+    late = pb.CreatePersonalKeyRequest()
+    late.expires_at.FromSeconds(int(time.time()) + 367 * 86400)
+    assert (await auth.refusal("CreatePersonalKey", late, session)).fields == ["expires_at"]
+    late.expires_at.FromSeconds(int(time.time()) + 365 * 86400)
+    assert (await auth("CreatePersonalKey", late, session)).expires_at.seconds == late.expires_at.seconds
+
+
+async def all_tokens(auth: Auth, token: str, size: int, principal: str = "") -> list[pb.Token]:
+    found: list[pb.Token] = []
+    more = ""
+    while True:
+        request = pb.ListTokensRequest(principal=principal, page_size=size, page_token=more)
+        answer = await auth("ListTokens", request, token)
+        assert len(answer.tokens) <= size
+        found += answer.tokens
+        more = answer.next_page_token
+        if not more:
+            return found
+
+
+async def test_tokens_are_listed_by_page_without_their_secret(auth: Auth) -> None:
+    secrets = [await auth.token("user:ann", ("project:x", "read"), note=f"n{i}") for i in range(5)]
+    session = await auth.session("user:ann")
+    await auth("CreatePersonalKey", pb.CreatePersonalKeyRequest(note="key"), session)
+    while not await auth.database.fetchval("select count(*) from auth.tokens where last_used_at is not null and note = 'n0'"):
+        await all_tokens(auth, secrets[0], 2)
+        await asyncio.sleep(0.1)
+    own = await all_tokens(auth, secrets[0], 2)
+    assert [token.note for token in own] == ["key", "", "n4", "n3", "n2", "n1", "n0"]
+    assert [token.personal for token in own] == [True, True, False, False, False, False, False]
+    assert [token.session for token in own] == [False, True, False, False, False, False, False]
+    assert own[-1].grants[0].pattern == "project:x" and own[-1].created_by == "user:root"
+    assert own[-1].HasField("last_used_at") and not own[-2].HasField("last_used_at")
+    text = " ".join(str(token) for token in own)
+    assert not any(secret in text for secret in secrets)
+    assert len(await all_tokens(auth, auth.root, 3)) == 8
+    assert len(await all_tokens(auth, auth.root, 3, "user:root")) == 1
+    other = pb.ListTokensRequest(principal="user:root")
+    assert (await auth.refusal("ListTokens", other, secrets[0])).reason == "PERMISSION_DENIED"
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    ["x", "%%", "bnVsbA", pages.write("tokens other", ("a",)), pages.write("tokens ", ("a", "b")),
+     pages.write("tokens ", ("a\0",)), "IiI", "eyJhIjoxfQ", pages.write("tokens ", ("",))],
+)  # fmt: skip
+async def test_a_page_token_that_no_call_gave_is_named(auth: Auth, garbage: str) -> None:
+    refused = await auth.refusal("ListTokens", pb.ListTokensRequest(page_token=garbage))
+    assert (refused.reason, refused.fields) == ("FIELD_INVALID", ["page_token"])
+
+
+async def test_a_rotated_token_has_the_same_rights_and_the_old_one_an_end(auth: Auth) -> None:
+    old = await auth("CreateToken", create("user:ann", ("project:x", "read"), groups=["team:a"], note="ci"))
+    new = await auth("RotateToken", pb.RotateTokenRequest(token_id=old.token_id, overlap_seconds=3600))
+    first, second = await all_tokens(auth, new.token, 10)
+    assert (first.token_id, second.token_id) == (new.token_id, old.token_id)
+    for name in ("principal", "kind", "grants", "groups", "note", "personal"):
+        assert getattr(first, name) == getattr(second, name)
+    assert not first.HasField("expires_at")
+    assert 3590 < second.expires_at.seconds - time.time() < 3610
+    assert (await auth.who(old.token)).principal == "user:ann"
+    again = await auth("RotateToken", pb.RotateTokenRequest(token_id=old.token_id))
+    assert (await auth.refusal("WhoAmI", auth_pb2.WhoAmIRequest(), old.token)).reason == "CREDENTIAL_EXPIRED"
+    assert (await auth.who(new.token)).principal == "user:ann"
+    # A token that had an end before keeps it: the overlap never lengthens a life.
+    await auth("RotateToken", pb.RotateTokenRequest(token_id=again.token_id, overlap_seconds=604800))
+    kept = next(t for t in await all_tokens(auth, new.token, 10) if t.token_id == again.token_id)
+    assert kept.expires_at.seconds - time.time() < 3610
+
+
+async def test_what_cannot_be_rotated(auth: Auth) -> None:
+    ended = await auth("CreateToken", create("user:ann", ("project:x", "read")))
+    await auth("RevokeToken", pb.RevokeTokenRequest(token_id=ended.token_id))
+    for token_id in (ended.token_id, "0" * 16):
+        refused = await auth.refusal("RotateToken", pb.RotateTokenRequest(token_id=token_id))
+        assert (refused.reason, refused.fields) == ("NOT_FOUND", ["token_id"])
+    session = (await auth.who(await auth.session("user:ann"))).token_id
+    refused = await auth.refusal("RotateToken", pb.RotateTokenRequest(token_id=session))
+    assert (refused.reason, refused.fields) == ("FIELD_INVALID", ["token_id"])
+
+
+async def test_one_revokes_its_own_and_learns_nothing_of_others(auth: Auth) -> None:
+    ann, bob = await auth.token("user:ann", ("a:x", "read")), await auth.token("user:bob", ("a:x", "read"))
+    spare = await auth.token("user:ann", ("a:x", "read"))
+    bobs, anns = (await auth.who(bob)).token_id, (await auth.who(ann)).token_id
+    unknown = await auth.refusal("RevokeToken", pb.RevokeTokenRequest(token_id="0" * 16), ann)
+    others = await auth.refusal("RevokeToken", pb.RevokeTokenRequest(token_id=bobs), ann)
+    assert str(unknown) == str(others) and unknown.reason == "NOT_FOUND"
+    assert (await auth("RevokeToken", pb.RevokeTokenRequest(token_id=anns), spare)).revoked
+    assert not (await auth("RevokeToken", pb.RevokeTokenRequest(token_id=anns), spare)).revoked
+    assert (await auth.refusal("WhoAmI", auth_pb2.WhoAmIRequest(), ann)).reason == "CREDENTIAL_REVOKED"
+    assert (await auth("RevokeToken", pb.RevokeTokenRequest(token_id=bobs))).revoked
+    assert (await auth.audited()).count("access.token_revoked") == 2
+
+
+async def test_the_last_admin_keeps_a_token(auth: Auth) -> None:
+    last = pb.RevokeTokenRequest(token_id=(await auth.who(auth.root)).token_id)
+    refused = await auth.refusal("RevokeToken", last)
+    assert (refused.reason, refused.fields) == ("FIELD_INVALID", ["token_id"])
+    await auth.token("user:second", ("*", "admin"))
+    assert (await auth("RevokeToken", last)).revoked
+
+
+async def test_a_use_is_noted_once_a_minute_and_is_no_change_of_access(auth: Auth) -> None:
+    token = await auth.token("user:ann", ("a:x", "read"))
+    before = await auth.version()
+    for _ in range(2):
+        await auth("ExchangeToken", auth_pb2.ExchangeTokenRequest(token=token))
+    used = None
+    while used is None:
+        await asyncio.sleep(0.05)
+        used = await auth.database.fetchval("select last_used_at from auth.tokens where principal = 'user:ann'")
+    assert used.second == used.microsecond == 0
+    assert await auth.version() == before
+
+
+def test_a_page_fits_into_a_message_and_is_never_empty() -> None:
+    assert pages.fitting([10, 10, 10], 2) == 2
+    assert pages.fitting([10], 2) == 1
+    assert pages.fitting([], 2) == 0
+    assert pages.fitting([pages.MOST_BYTES, 1, 1], 3) == 1
+    assert pages.fitting([pages.MOST_BYTES + 1, 1], 2) == 1
+    assert pages.fitting([pages.MOST_BYTES - 1, 1, 1], 3) == 2
+    assert pages.read("x", pages.write("x", ("a", "ü")), 2) == ("a", "ü")

@@ -1,0 +1,67 @@
+"""Calls any method by its descriptor and tells the whole answer, so that two refusals can be compared byte by byte."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor
+from google.rpc import error_details_pb2, status_pb2
+
+Metadata = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The answer of one call: gRPC code, reason of ours (empty for an answer), fields named, message, raw details."""
+
+    code: str
+    reason: str = ""
+    fields: tuple[str, ...] = ()
+    message: str = ""
+    details: bytes = b""
+    answer: bytes = b""
+    retry_after: float | None = None
+    """Seconds."""
+
+
+def outcome_of(error: grpc.aio.AioRpcError) -> Outcome:
+    """What a refusal says."""
+    reason, fields, raw, retry = "", (), b"", None
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            raw = bytes(value)
+            for detail in status_pb2.Status.FromString(raw).details:
+                info, bad, again = (
+                    error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo(),
+                )  # fmt: skip
+                if detail.Unpack(info):
+                    reason = info.reason
+                elif detail.Unpack(bad):
+                    fields = tuple(violation.field for violation in bad.field_violations)
+                elif detail.Unpack(again):
+                    retry = again.retry_delay.ToTimedelta().total_seconds()
+    return Outcome(error.code().name, reason, fields, error.details() or "", raw, retry_after=retry)
+
+
+async def call(
+    channel: grpc.aio.Channel, method: MethodDescriptor, raw: bytes, metadata: Metadata, timeout: float = 20
+) -> Outcome:
+    """One call with raw bytes; of a stream the first message."""
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    try:
+        if method.server_streaming:
+            stream: Any = channel.unary_stream(path)(raw, metadata=metadata, timeout=timeout)
+            answer = await stream.read()
+            stream.cancel()
+        else:
+            answer = await channel.unary_unary(path)(raw, metadata=metadata, timeout=timeout)
+        return Outcome("OK", answer=answer if isinstance(answer, bytes) else b"")
+    except grpc.aio.AioRpcError as error:
+        return outcome_of(error)
+
+
+def service_of(method: MethodDescriptor) -> str:
+    """The name of the service that serves a method; sync serves the erasure participant's."""
+    package = str(method.containing_service.full_name).split(".")[1]
+    return "sync" if method.containing_service.name == "ErasureParticipantService" else package
