@@ -82,7 +82,7 @@ async def test_what_is_no_bank_of_this_deployment(
 
 
 async def test_a_pushed_bank_never_begins_with_the_name_of_a_group(auth: Auth) -> None:
-    with pytest.raises(Exception, match="banks_layer_check"):
+    with pytest.raises(Exception, match="a bank id is a layer"):
         await auth.database.execute("select memory.open_bank('team:api', 'user:bob')")
 
 
