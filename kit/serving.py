@@ -194,7 +194,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         if rule in ("bank", "banks"):
             name = str(getattr(access, rule))
             try:
-                for bank in _values(request, name.split(".")):
+                for bank in _named(request, name):
                     seen.bank = bank
                     await state.require(caller, word, bank)
                 return
@@ -215,11 +215,12 @@ class Interceptor(grpc.aio.ServerInterceptor):
             raise Refusal("NOT_FOUND", "there is no such object, or you may not see it")
         if rule == "pattern":
             word = "admin"
-            values = _values(request, access.pattern.split("."))
+            values = _named(request, access.pattern)
             if values and all(caller.covers(value) for value in values):
                 return
             if not values and caller.covers("*"):
                 return
+            _refuse_field(request, access.pattern)
         elif rule == "deployment" and caller.covers("*", word):
             return
         raise Refusal(
@@ -286,9 +287,14 @@ async def _write(context: Any, answer: Any) -> None:
 
 def _refuse_field(request: Message, name: str) -> None:
     """Raises Refusal FIELD_INVALID where the field that says what to authorise breaks its rule."""
-    found = [v for v in validation.violations_of(request) if v.field == name]
-    if found:
-        raise Refusal("FIELD_INVALID", f"{name}: {found[0].description}", violations=found)
+    validation.refuse(validation.violations_at(request, name))
+
+
+def _named(request: Message, name: str) -> list[str]:
+    """The values that say what to authorise. Raises Refusal FIELD_INVALID for more, or longer ones, than may be."""
+    # A caller who may nothing must not make us look at each of a million.
+    validation.refuse(validation.excess_at(request, name))
+    return _values(request, name.split("."))
 
 
 def _values(message: Any, path: list[str]) -> list[str]:

@@ -10,13 +10,15 @@ from typing import Any
 
 import asyncpg
 import grpc
+import protovalidate
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.rpc import error_details_pb2, status_pb2
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
-from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
+from teamlore.auth.v1 import access_pb2, access_pb2_grpc, auth_pb2, auth_pb2_grpc
 from teamlore.feed.v1 import feed_pb2, feed_pb2_grpc
+from teamlore.sync.v1 import sync_pb2, sync_pb2_grpc
 
 from kit import decisions, telemetry
 from kit.access import BankFacts, Caller, Grant
@@ -30,6 +32,7 @@ from kit.serving import Built, Interceptor, _serve
 
 QUERIES = Path(__file__).resolve().parents[2] / "services" / "feed" / "queries.sql"
 BANK, FEED, AUTH = "project:serve-1", "teamlore.feed.v1.FeedService", "teamlore.auth.v1.AuthService"
+SYNC, ACCESS = "teamlore.sync.v1.SyncService", "teamlore.auth.v1.AccessService"
 HEAD, WATCH, EXCHANGE = f"{FEED}.GetHead", f"{FEED}.WatchChanges", f"{AUTH}.ExchangeToken"
 
 
@@ -79,6 +82,7 @@ class Served:
     def __init__(self, url: str, channel: grpc.aio.Channel, counted: Decisions) -> None:
         self.url, self.decisions = url, counted
         self.feed, self.auth = feed_pb2_grpc.FeedServiceStub(channel), auth_pb2_grpc.AuthServiceStub(channel)
+        self.sync, self.access = sync_pb2_grpc.SyncServiceStub(channel), access_pb2_grpc.AccessServiceStub(channel)
 
     async def head(self, name: str = "alice", bank: str = BANK) -> None:
         metadata = (("authorization", f"Bearer {name}"),) if name else ()
@@ -119,6 +123,8 @@ async def served(database_url: str) -> AsyncIterator[Served]:
     services = {
         FEED: (feed_pb2_grpc.add_FeedServiceServicer_to_server, Feed()),
         AUTH: (auth_pb2_grpc.add_AuthServiceServicer_to_server, Auth()),
+        SYNC: (sync_pb2_grpc.add_SyncServiceServicer_to_server, sync_pb2_grpc.SyncServiceServicer()),
+        ACCESS: (access_pb2_grpc.add_AccessServiceServicer_to_server, access_pb2_grpc.AccessServiceServicer()),
     }
     counted = Decisions(database, "feed")
     built = Built(Callers(database), services)  # type: ignore[arg-type]  # callers are the test's
@@ -169,6 +175,39 @@ async def test_a_limited_caller_is_not_told_what_is_wrong_with_its_request(serve
     while reasons[-1] == "FIELD_INVALID" and len(reasons) < 1000:
         reasons.append((await refused(served.feed.RegisterDevice(request, metadata=metadata)))[0])
     assert reasons[-1] == "RATE_LIMITED" and len(reasons) > 100
+
+
+async def test_a_refused_caller_makes_nobody_look_through_what_it_sent(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, covered = list[int](), list[str]()
+    collect, covers = protovalidate.collect_violations, Caller.covers
+
+    def counting(message: Any, **more: Any) -> Any:
+        looked.append(message.ByteSize())
+        return collect(message, **more)
+
+    def covering(self: Caller, pattern: str, *more: Any) -> bool:
+        covered.append(pattern)
+        return covers(self, pattern, *more)
+
+    monkeypatch.setattr(protovalidate, "collect_violations", counting)
+    monkeypatch.setattr(Caller, "covers", covering)
+    metadata = (("authorization", "Bearer eve"),)
+    ids = sync_pb2.ForgetRequest(bank="project:other", memory_ids=["a"] * 20_000)
+    assert (await refused(served.sync.Forget(ids, metadata=metadata)))[0] == "PERMISSION_DENIED"
+    assert looked == [sync_pb2.ForgetRequest(bank="project:other").ByteSize()]
+    ids.bank = "b" * 20_000
+    assert (await refused(served.sync.Forget(ids, metadata=metadata)))[0] == "FIELD_INVALID"
+    grant = access_pb2.Grant(pattern="*", permissions=["read"] * 20_000)
+    token = access_pb2.CreateTokenRequest(principal="user:eve", kind="agent", grants=[grant])
+    assert (await refused(served.access.CreateToken(token, metadata=metadata)))[0] == "PERMISSION_DENIED"
+    assert covered == ["*"] and max(looked) < 100
+    token = access_pb2.CreateTokenRequest(grants=[access_pb2.Grant(pattern="*")] * 20_000)
+    assert (await refused(served.access.CreateToken(token, metadata=metadata)))[0] == "FIELD_INVALID"
+    assert covered == ["*"] and max(looked) < 100
+    token = access_pb2.CreateTokenRequest(grants=[access_pb2.Grant(pattern="no pattern")])
+    assert (await refused(served.access.CreateToken(token, metadata=metadata)))[0] == "FIELD_INVALID"
 
 
 async def test_other_services_are_not_limited(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
