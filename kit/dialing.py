@@ -2,12 +2,14 @@
 
 import base64
 from collections.abc import Mapping
+from typing import Any
 
 import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from google.rpc import error_details_pb2, status_pb2
 from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
 
+from kit import telemetry
 from kit.errors import DOMAIN, TABLE, Refusal
 
 _OPTIONS = (
@@ -17,9 +19,25 @@ _OPTIONS = (
 )
 
 
+def _traced(details: Any) -> Any:
+    """The call's details with the span it is made in."""
+    sent = telemetry.headers()
+    return details._replace(metadata=grpc.aio.Metadata(*(details.metadata or ()), *sent)) if sent else details
+
+
+class _Unary(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]  # the stubs leave it untyped
+    async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        return await continuation(_traced(client_call_details), request)
+
+
+class _Stream(grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[misc]  # the stubs leave it untyped
+    async def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        return await continuation(_traced(client_call_details), request)
+
+
 def dial(target: str) -> grpc.aio.Channel:
-    """A channel to a neighbour, given as host:port."""
-    return grpc.aio.insecure_channel(target, options=_OPTIONS)
+    """A channel to a neighbour, given as host:port; its calls carry the span they are made in."""
+    return grpc.aio.insecure_channel(target, options=_OPTIONS, interceptors=[_Unary(), _Stream()])
 
 
 def bearer(token: str) -> tuple[tuple[str, str], ...]:
@@ -32,15 +50,14 @@ def refusal_of(error: grpc.aio.AioRpcError) -> Refusal:
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
             status = status_pb2.Status.FromString(value if isinstance(value, bytes) else value.encode())
+            info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+            waits = False
             for detail in status.details:
-                info = error_details_pb2.ErrorInfo()
-                if (
-                    detail.Is(info.DESCRIPTOR)
-                    and detail.Unpack(info)
-                    and info.domain == DOMAIN
-                    and info.reason in TABLE
-                ):
-                    return Refusal(info.reason, status.message)
+                detail.Unpack(info)
+                waits = detail.Unpack(retry) or waits
+            if info.domain == DOMAIN and info.reason in TABLE:
+                after = retry.retry_delay.ToMilliseconds() / 1000 if waits else None
+                return Refusal(info.reason, status.message, retry_after=after)
     return Refusal(
         "DEPENDENCY_UNAVAILABLE", "a neighbouring service cannot serve the call now", retry_after=0.5
     )

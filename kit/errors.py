@@ -22,6 +22,8 @@ class Rule:
 
     code: grpc.StatusCode
     http: int
+    retry_after: float | None = None
+    """Seconds after which the same call may work, where whoever refuses knows no better."""
 
 
 TABLE: Mapping[str, Rule] = {
@@ -32,24 +34,24 @@ TABLE: Mapping[str, Rule] = {
     "CREDENTIAL_EXPIRED": Rule(_C.UNAUTHENTICATED, 401),
     "CREDENTIAL_REVOKED": Rule(_C.UNAUTHENTICATED, 401),
     "PERMISSION_DENIED": Rule(_C.PERMISSION_DENIED, 403),
-    "RATE_LIMITED": Rule(_C.RESOURCE_EXHAUSTED, 429),
+    "RATE_LIMITED": Rule(_C.RESOURCE_EXHAUSTED, 429, 1.0),
     "NOT_FOUND": Rule(_C.NOT_FOUND, 404),
     "CURSOR_INVALID": Rule(_C.INVALID_ARGUMENT, 400),
     "CURSOR_BEFORE_HORIZON": Rule(_C.OUT_OF_RANGE, 400),
     "CURSOR_DIVERGED": Rule(_C.FAILED_PRECONDITION, 410),
-    "SLOW_CONSUMER": Rule(_C.RESOURCE_EXHAUSTED, 429),
+    "SLOW_CONSUMER": Rule(_C.RESOURCE_EXHAUSTED, 429, 1.0),
     "BANK_HELD": Rule(_C.FAILED_PRECONDITION, 423),
-    "KEYSTORE_UNAVAILABLE": Rule(_C.UNAVAILABLE, 503),
+    "KEYSTORE_UNAVAILABLE": Rule(_C.UNAVAILABLE, 503, 1.0),
     "KEY_MISSING": Rule(_C.DATA_LOSS, 500),
-    "ACCESS_STATE_STALE": Rule(_C.UNAVAILABLE, 503),
-    "DEPENDENCY_UNAVAILABLE": Rule(_C.UNAVAILABLE, 503),
+    "ACCESS_STATE_STALE": Rule(_C.UNAVAILABLE, 503, 0.5),
+    "DEPENDENCY_UNAVAILABLE": Rule(_C.UNAVAILABLE, 503, 0.5),
     "DEADLINE_EXCEEDED": Rule(_C.DEADLINE_EXCEEDED, 504),
     "MODEL_MISMATCH": Rule(_C.FAILED_PRECONDITION, 409),
     "NOT_SUPPORTED": Rule(_C.UNIMPLEMENTED, 501),
-    "DRAINING": Rule(_C.UNAVAILABLE, 503),
+    "DRAINING": Rule(_C.UNAVAILABLE, 503, 0.2),
     "ACCESS_REVOKED": Rule(_C.PERMISSION_DENIED, 403),
     "PERSON_REQUIRED": Rule(_C.PERMISSION_DENIED, 403),
-    "QUOTA_EXCEEDED": Rule(_C.RESOURCE_EXHAUSTED, 429),
+    "QUOTA_EXCEEDED": Rule(_C.RESOURCE_EXHAUSTED, 429, 3600.0),
     "BANK_ARCHIVED": Rule(_C.FAILED_PRECONDITION, 409),
     "VERSION_CONFLICT": Rule(_C.ABORTED, 409),
     "INTERNAL": Rule(_C.INTERNAL, 500),
@@ -99,7 +101,7 @@ class Refusal(Exception):
         self.message = message
         self.metadata = dict(metadata or {})
         self.violations = tuple(violations)
-        self.retry_after = retry_after
+        self.retry_after = self.rule.retry_after if retry_after is None else retry_after
 
 
 def field_invalid(field: str, description: str) -> Refusal:

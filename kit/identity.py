@@ -27,6 +27,7 @@ STALE_SECONDS = 1.0
 _READ_SECONDS = 2.0
 TEAM = "x-teamlore-team"
 ON_BEHALF_OF = "x-teamlore-on-behalf-of"
+_OPAQUE = re.compile(r"tlk_[A-Za-z0-9_-]{43}")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 _caller: ContextVar[Caller | None] = ContextVar("teamlore_caller", default=None)
@@ -359,6 +360,9 @@ class Authenticator:
     async def _identify(self, credential: str) -> Caller:
         if not credential.startswith("tlk_"):
             return await self._verify(credential)
+        if _OPAQUE.fullmatch(credential) is None:
+            # Never sent to auth, which would answer for its own request's field and be asked in vain.
+            raise Refusal("CREDENTIAL_INVALID", "the token is not one of this deployment")
         exchanged = await self._jwt_of(credential)
         try:
             return await self._verify(exchanged)

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from kit.config import DATABASE_URL
 SERVICES = ("sync", "auth", "compliance", "index", "entries", "capture")
 ROLES = tuple(f"teamlore_{name}" for name in ("auth", "sync", "feed", "compliance", "index"))
 _LOCK = 7_214_531
+_SCHEMA = re.compile(r"^create schema (?:if not exists )?([a-z_]+)", re.M)
+_OURS = frozenset(("service", "name", "sha256"))
 _NAME = re.compile(r"^(\d{4})_(pre|post)_[a-z0-9_]+\.sql$")
 
 
@@ -66,6 +69,7 @@ async def migrate(
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute("select pg_advisory_lock($1)", _LOCK)
+        await _refuse_a_strangers(connection, {name for each in migrations for name in _SCHEMA.findall(each.sql)})
         await _ensure_roles(connection)
         await connection.execute(
             "create table if not exists public.schema_migrations (service text, name text, sha256 text not null,"
@@ -87,6 +91,30 @@ async def migrate(
         return done
     finally:
         await connection.close()
+
+
+async def _refuse_a_strangers(
+    connection: "asyncpg.Connection[asyncpg.Record]", schemas: Collection[str]
+) -> None:
+    """Raises MigrationError, before anything is changed, for a database that is neither empty nor ours."""
+    columns = await connection.fetch(
+        "select attname from pg_attribute where attrelid = to_regclass('public.schema_migrations') and attnum > 0"
+    )
+    if {row["attname"] for row in columns} >= _OURS:
+        return
+    # What an extension brought is nobody's data.
+    found = await connection.fetch(
+        "select n.nspname || '.' || c.relname as name from pg_class c join pg_namespace n on n.oid = c.relnamespace"
+        " where n.nspname = any($1::text[]) and c.relkind in ('r', 'p') and not exists (select from pg_depend d"
+        " where d.classid = 'pg_class'::regclass and d.objid = c.oid and d.deptype = 'e') order by 1 limit 3",
+        ["public", *schemas],
+    )
+    if found:
+        database = await connection.fetchval("select current_database()")
+        raise MigrationError(
+            f"the database {database} holds what is not Teamlore's ({', '.join(row['name'] for row in found)});"
+            " nothing was changed: set DATABASE_URL to a database of Teamlore's own, or unset it"
+        )
 
 
 async def _apply(connection: "asyncpg.Connection[asyncpg.Record]", migration: Migration, label: str) -> None:

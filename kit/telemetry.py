@@ -5,11 +5,18 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Iterable
+from typing import Any
 
 from opentelemetry import metrics, trace
+from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+_PARENT = "traceparent"
+_propagator = TraceContextTextMapPropagator()
 
 tracer = trace.get_tracer("teamlore")
 calls = metrics.get_meter("teamlore").create_counter(
@@ -39,15 +46,39 @@ class _JsonLines(logging.Formatter):
         return json.dumps(entry)
 
 
+def parent_of(metadata: Iterable[tuple[str, Any]] | None) -> Context | None:
+    """Whose span a call belongs below; None where its metadata does not say. `tracestate` is anybody's text: not read."""
+    for key, value in metadata or ():
+        if key == _PARENT and isinstance(value, str):
+            return _propagator.extract({_PARENT: value})
+    return None
+
+
+def headers() -> tuple[tuple[str, str], ...]:
+    """What a call to a neighbour carries, so that its span lies below this one; nothing outside of a span."""
+    if not trace.get_current_span().get_span_context().is_valid:
+        return ()
+    carried: dict[str, str] = {}
+    _propagator.inject(carried)
+    return ((_PARENT, carried[_PARENT]),)
+
+
 def start(service: str) -> None:
-    """Logs JSON lines to standard error; exports spans where OTEL_EXPORTER_OTLP_ENDPOINT names a collector."""
+    """Logs JSON lines to standard error; exports spans and counters where OTEL_EXPORTER_OTLP_ENDPOINT names a collector."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.getLogger("grpc").setLevel(logging.ERROR)
     if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        # Loaded only here: without a collector none of it costs anything.
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-        provider = TracerProvider(resource=Resource.create({"service.name": f"teamlore-{service}"}))
+        resource = Resource.create({"service.name": f"teamlore-{service}"})
+        provider = TracerProvider(resource=resource)
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         trace.set_tracer_provider(provider)
+        reader = PeriodicExportingMetricReader(OTLPMetricExporter())
+        metrics.set_meter_provider(MeterProvider((reader,), resource))

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from stack import topology
 from stack.credentials import service_tokens
@@ -46,7 +47,7 @@ async def launch(settings: Settings, say: Callable[[str], None] = print) -> Asyn
             (settings.data / "vectors").mkdir(mode=0o700, exist_ok=True)
         async with Supervisor(say) as supervisor:
             supervisor.handle_signals()
-            yield await _bring_up(settings, supervisor, ports, tokens)
+            yield await _bring_up(settings, supervisor, ports, tokens, say)
 
 
 async def migrate(settings: Settings, database_url: str) -> None:
@@ -71,16 +72,32 @@ async def migrate(settings: Settings, database_url: str) -> None:
 
 
 async def _bring_up(
-    settings: Settings, supervisor: Supervisor, ports: dict[str, int], tokens: dict[str, str]
+    settings: Settings,
+    supervisor: Supervisor,
+    ports: dict[str, int],
+    tokens: dict[str, str],
+    say: Callable[[str], None],
 ) -> Stack | None:
     database_url, relocated = settings.database_url, None
-    if database_url is None:
+    if database_url is not None:
+        say(f"database: {_place(database_url)}, as DATABASE_URL says")
+    else:
+        say(f"database: an own Postgres in {settings.data / 'postgres'}, as DATABASE_URL is not set")
         postgres = Postgres(
             data=settings.data / "postgres",
             port=ports[topology.POSTGRES],
             log_path=topology.log_path(settings, topology.POSTGRES),
+            may_make=not topology.keystore(settings).exists(),
         )
-        child = await asyncio.to_thread(postgres.as_child, topology.POSTGRES)
+        try:
+            child = await asyncio.to_thread(postgres.as_child, topology.POSTGRES)
+        except StackError as error:
+            if postgres.may_make or postgres.made():
+                raise
+            raise StackError(
+                f"{error}, but the keys of its memories are kept in {topology.keystore(settings)}: put the cluster"
+                f" back, or set DATABASE_URL to the database of these keys, or remove {settings.data} to begin anew"
+            ) from error
         if not await supervisor.start(child):
             return None
         database_url, relocated = postgres.dsn, postgres.relocated
@@ -91,6 +108,16 @@ async def _bring_up(
     if not (await supervisor.start(*engine) and await supervisor.start(*services)):
         return None
     return Stack(supervisor=supervisor, facts=facts, relocated=relocated)
+
+
+def _place(database_url: str) -> str:
+    """Where a database is: host, port and name; never the user or the password."""
+    try:
+        parts = urlsplit(database_url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return "one that cannot be read"
+    return f"{host or 'this machine'}:{port or 5432}{parts.path}"
 
 
 def _refuse_taken_ports(settings: Settings, ports: dict[str, int]) -> None:

@@ -64,6 +64,8 @@ class Postgres:
     """File the server's log is appended to; None means `<data>.log`."""
     relocation_root: Path = placement.RELOCATION_ROOT
     """Where binaries and data go that the server's user could not reach."""
+    may_make: bool = True
+    """False where a cluster must be there already: what belongs to it is."""
     start_timeout: float = 60.0
     """Seconds a start may take, crash recovery included."""
     relocated: Path | None = field(init=False, default=None)
@@ -107,6 +109,10 @@ class Postgres:
     def is_running(self) -> bool:
         """Tell whether the server process lives."""
         return self.pid is not None
+
+    def made(self) -> bool:
+        """Tell whether there is a cluster."""
+        return (self._home / "PG_VERSION").exists()
 
     def accepts(self) -> bool:
         """Tell whether this very cluster answers a query now (blocks for up to about a second)."""
@@ -247,6 +253,8 @@ class Postgres:
                 return
             if self._home.exists() and any(self._home.iterdir()):
                 raise StackError(f"{self._home} holds something that is no Postgres cluster: move it away")
+            if not self.may_make:
+                raise StackError(f"there is no Postgres cluster in {self._home}")
             placement.make_passable(self._home.parent)
             fresh = self._home.with_name(f"{self._home.name}.new")
             shutil.rmtree(fresh, ignore_errors=True)

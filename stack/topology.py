@@ -61,6 +61,11 @@ def address(facts: Facts, name: str) -> str:
     return f"{LOOPBACK}:{facts.ports[name]}"
 
 
+def keystore(settings: Settings) -> Path:
+    """Return the file of the key store."""
+    return settings.data / "keys" / "keystore.db"
+
+
 def engine(settings: Settings, facts: Facts) -> list[Child]:
     """Return the vector engine; nothing when a Qdrant is given or the tree has none yet."""
     if settings.qdrant_url is not None or not (settings.root / "services/index/engine/main.py").exists():
@@ -83,7 +88,7 @@ def service_env(settings: Settings, facts: Facts, name: str) -> dict[str, str]:
     env = {
         "DATABASE_URL": facts.database_url,
         "TEAMLORE_LISTEN": address(facts, name),
-        "TEAMLORE_KEYSTORE": str(settings.data / "keys" / "keystore.db"),
+        "TEAMLORE_KEYSTORE": str(keystore(settings)),
     }
     for target, callers in _TARGETS.items():
         if name in callers:

@@ -9,6 +9,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from kit import errors
 from kit.config import ConfigError, load, setting
+from kit.dialing import refusal_of
 
 
 def test_the_table_has_every_reason_and_no_other() -> None:
@@ -52,6 +53,23 @@ def test_each_code_has_a_number_of_its_own_or_a_trailer() -> None:
         assert isinstance(rule.code, grpc.StatusCode) and (
             "x-http-status" in sent or rule.http in range(400, 600)
         )
+
+
+def test_what_may_work_later_always_says_when() -> None:
+    for reason, rule in errors.TABLE.items():
+        status = status_pb2.Status.FromString(
+            dict(errors.trailers(errors.Refusal(reason, "x")))["grpc-status-details-bin"]
+        )
+        later = rule.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+        assert any(detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR) for detail in status.details) == later, reason
+    assert errors.Refusal("DRAINING", "x", retry_after=7).retry_after == 7
+
+
+def test_a_neighbours_refusal_keeps_its_reason_and_its_wait() -> None:
+    for refusal in (errors.Refusal("RATE_LIMITED", "x", retry_after=7), errors.Refusal("NOT_FOUND", "x")):
+        trailers = grpc.aio.Metadata(*errors.trailers(refusal))
+        told = refusal_of(grpc.aio.AioRpcError(refusal.rule.code, grpc.aio.Metadata(), trailers))
+        assert (told.reason, told.retry_after) == (refusal.reason, refusal.retry_after)
 
 
 @dataclass(frozen=True)

@@ -37,11 +37,16 @@ class Bench:
         self.keys: Mapping[str, Ed25519PublicKey] = {"k": KEY.public_key()}
         self.access = Access()
         self.cache = KeyCache(self._read)
-        self.authenticator = Authenticator(self.cache, self.access, None)  # type: ignore[arg-type]
+        self.authenticator = Authenticator(self.cache, self.access, self._exchange)  # type: ignore[arg-type]
+        self.exchanged: list[str] = []
         self.decoded = 0
 
     async def _read(self) -> Mapping[str, Ed25519PublicKey]:
         return self.keys
+
+    async def _exchange(self, opaque: str) -> tuple[str, float]:
+        self.exchanged.append(opaque)
+        return token(), time.time() + identity.JWT_SECONDS
 
     async def caller(self, token: str) -> str:
         try:
@@ -123,3 +128,11 @@ async def test_what_is_held_of_jwts_is_bounded(bench: Bench) -> None:
     held.update({str(number): held[good] for number in range(20_000)})
     await bench.caller(mint(KEY, "k", Access.audience, "user:alice", "agent", "u")[0])
     assert len(held) == 1
+
+
+async def test_what_is_no_opaque_token_is_never_sent_to_auth(bench: Bench) -> None:
+    good = "tlk_" + "aB3_-" * 8 + "xyz"
+    assert await bench.caller(good) == "user:alice" and bench.exchanged == [good]
+    for wrong in ("tlk_", good[:-1], good + "x", good[:-1] + "é", good[:-1] + "=", "tlk_" + "a" * 5000):
+        assert await bench.caller(wrong) == "CREDENTIAL_INVALID"
+    assert bench.exchanged == [good]

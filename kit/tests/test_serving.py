@@ -10,15 +10,18 @@ from typing import Any
 
 import asyncpg
 import grpc
+import protovalidate
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.rpc import error_details_pb2, status_pb2
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
-from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
+from teamlore.auth.v1 import access_pb2, access_pb2_grpc, auth_pb2, auth_pb2_grpc
+from teamlore.compliance.v1 import compliance_pb2, compliance_pb2_grpc
 from teamlore.feed.v1 import feed_pb2, feed_pb2_grpc
+from teamlore.sync.v1 import sync_pb2, sync_pb2_grpc
 
-from kit import decisions, telemetry
+from kit import decisions, dialing, telemetry
 from kit.access import BankFacts, Caller, Grant
 from kit.database import Database
 from kit.decisions import Decisions
@@ -26,10 +29,13 @@ from kit.errors import Refusal
 from kit.foundation import Drain, Foundation, Settings
 from kit.identity import AccessState
 from kit.limits import Limits
-from kit.serving import Built, Interceptor, _serve
+from kit.serving import OPTIONS, Built, Interceptor, _serve
 
 QUERIES = Path(__file__).resolve().parents[2] / "services" / "feed" / "queries.sql"
 BANK, FEED, AUTH = "project:serve-1", "teamlore.feed.v1.FeedService", "teamlore.auth.v1.AuthService"
+PARTICIPANT = "teamlore.compliance.v1.ErasureParticipantService"
+CANARY = "canary-word-of-an-exception"
+SYNC, ACCESS = "teamlore.sync.v1.SyncService", "teamlore.auth.v1.AccessService"
 HEAD, WATCH, EXCHANGE = f"{FEED}.GetHead", f"{FEED}.WatchChanges", f"{AUTH}.ExchangeToken"
 
 
@@ -41,6 +47,8 @@ class Feed(feed_pb2_grpc.FeedServiceServicer):
             raise Refusal("ACCESS_REVOKED", "your access was taken away")
         if request.bank.endswith("-nowhere"):
             raise Refusal("NOT_FOUND", "there is no such object")
+        if request.bank.endswith("-defect"):
+            raise KeyError(CANARY)
         return feed_pb2.GetHeadResponse()
 
     async def WatchChanges(self, request: Any, context: Any) -> AsyncIterator[feed_pb2.WatchChangesResponse]:
@@ -49,6 +57,8 @@ class Feed(feed_pb2_grpc.FeedServiceServicer):
             return
         if request.bank.endswith("-revoked"):
             raise Refusal("CREDENTIAL_REVOKED", "the token was revoked")
+        if request.bank.endswith("-defect"):
+            raise KeyError(CANARY)
         await asyncio.sleep(60)
 
 
@@ -76,9 +86,11 @@ class Callers:
 
 
 class Served:
-    def __init__(self, url: str, channel: grpc.aio.Channel, counted: Decisions) -> None:
-        self.url, self.decisions = url, counted
+    def __init__(self, url: str, address: str, channel: grpc.aio.Channel, counted: Decisions) -> None:
+        self.url, self.address, self.decisions = url, address, counted
         self.feed, self.auth = feed_pb2_grpc.FeedServiceStub(channel), auth_pb2_grpc.AuthServiceStub(channel)
+        self.participant = compliance_pb2_grpc.ErasureParticipantServiceStub(channel)
+        self.sync, self.access = sync_pb2_grpc.SyncServiceStub(channel), access_pb2_grpc.AccessServiceStub(channel)
 
     async def head(self, name: str = "alice", bank: str = BANK) -> None:
         metadata = (("authorization", f"Bearer {name}"),) if name else ()
@@ -119,17 +131,23 @@ async def served(database_url: str) -> AsyncIterator[Served]:
     services = {
         FEED: (feed_pb2_grpc.add_FeedServiceServicer_to_server, Feed()),
         AUTH: (auth_pb2_grpc.add_AuthServiceServicer_to_server, Auth()),
+        SYNC: (sync_pb2_grpc.add_SyncServiceServicer_to_server, sync_pb2_grpc.SyncServiceServicer()),
+        PARTICIPANT: (
+            compliance_pb2_grpc.add_ErasureParticipantServiceServicer_to_server,
+            compliance_pb2_grpc.ErasureParticipantServiceServicer(),
+        ),
+        ACCESS: (access_pb2_grpc.add_AccessServiceServicer_to_server, access_pb2_grpc.AccessServiceServicer()),
     }
     counted = Decisions(database, "feed")
     built = Built(Callers(database), services)  # type: ignore[arg-type]  # callers are the test's
     limits = Limits(100, 4, 2, {HEAD: 5})
-    server = grpc.aio.server(interceptors=[Interceptor(built, Drain(), limits, counted)])
+    server = grpc.aio.server(interceptors=[Interceptor(built, Drain(), limits, counted)], options=OPTIONS)
     for add, handlers in services.values():
         add(handlers, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield Served(database_url, channel, counted)
+        yield Served(database_url, f"127.0.0.1:{port}", channel, counted)
     await server.stop(0)
     await counted.stop()
     await database.close()
@@ -169,6 +187,39 @@ async def test_a_limited_caller_is_not_told_what_is_wrong_with_its_request(serve
     while reasons[-1] == "FIELD_INVALID" and len(reasons) < 1000:
         reasons.append((await refused(served.feed.RegisterDevice(request, metadata=metadata)))[0])
     assert reasons[-1] == "RATE_LIMITED" and len(reasons) > 100
+
+
+async def test_a_refused_caller_makes_nobody_look_through_what_it_sent(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, covered = list[int](), list[str]()
+    collect, covers = protovalidate.collect_violations, Caller.covers
+
+    def counting(message: Any, **more: Any) -> Any:
+        looked.append(message.ByteSize())
+        return collect(message, **more)
+
+    def covering(self: Caller, pattern: str, *more: Any) -> bool:
+        covered.append(pattern)
+        return covers(self, pattern, *more)
+
+    monkeypatch.setattr(protovalidate, "collect_violations", counting)
+    monkeypatch.setattr(Caller, "covers", covering)
+    metadata = (("authorization", "Bearer eve"),)
+    ids = sync_pb2.ForgetRequest(bank="project:other", memory_ids=["a"] * 20_000)
+    assert (await refused(served.sync.Forget(ids, metadata=metadata)))[0] == "PERMISSION_DENIED"
+    assert looked == [sync_pb2.ForgetRequest(bank="project:other").ByteSize()]
+    ids.bank = "b" * 20_000
+    assert (await refused(served.sync.Forget(ids, metadata=metadata)))[0] == "FIELD_INVALID"
+    grant = access_pb2.Grant(pattern="*", permissions=["read"] * 20_000)
+    token = access_pb2.CreateTokenRequest(principal="user:eve", kind="agent", grants=[grant])
+    assert (await refused(served.access.CreateToken(token, metadata=metadata)))[0] == "PERMISSION_DENIED"
+    assert covered == ["*"] and max(looked) < 100
+    token = access_pb2.CreateTokenRequest(grants=[access_pb2.Grant(pattern="*")] * 20_000)
+    assert (await refused(served.access.CreateToken(token, metadata=metadata)))[0] == "FIELD_INVALID"
+    assert covered == ["*"] and max(looked) < 100
+    token = access_pb2.CreateTokenRequest(grants=[access_pb2.Grant(pattern="no pattern")])
+    assert (await refused(served.access.CreateToken(token, metadata=metadata)))[0] == "FIELD_INVALID"
 
 
 async def test_other_services_are_not_limited(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,6 +498,76 @@ async def test_calls_and_streams_leave_a_span_with_the_answer_and_no_text(
             not span.events and span.status.description is None and set(span.attributes or {}) == {"answer"}
         )
         assert "other-name" not in str(span.to_json()) and "lack" not in str(span.to_json())
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Spans:
+    held, provider = Spans(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(held))
+    monkeypatch.setattr(telemetry, "tracer", provider.get_tracer("teamlore"))
+    return held
+
+
+async def test_a_defects_words_stay_out_of_its_span_and_its_status_is_the_reason(
+    served: Served, spans: Spans
+) -> None:
+    assert (await refused(served.head(bank="project:serve-defect")))[0] == "INTERNAL"
+    broken = served.watch(bank="project:serve-defect")
+    await broken.read()
+    assert (await refused(broken.read()))[0] == "INTERNAL"
+    await refused(served.head(bank="project:serve-gone"))
+    for _ in range(100):
+        if len(spans.held) == 3:
+            break
+        await asyncio.sleep(0.02)
+    for span in spans.held:
+        assert not span.events and CANARY not in str(span.to_json())
+    assert [span.status.description for span in spans.held] == ["INTERNAL", "INTERNAL", None]
+    assert [span.status.is_ok for span in spans.held] == [False, False, True]
+
+
+async def test_spans_of_services_join(served: Served, spans: Spans) -> None:
+    metadata = (("authorization", "Bearer alice"),)
+    async with dialing.dial(served.address) as channel:
+        stub = feed_pb2_grpc.FeedServiceStub(channel)
+        with telemetry.tracer.start_as_current_span("outer") as outer:
+            await stub.GetHead(feed_pb2.GetHeadRequest(bank=BANK), metadata=metadata)
+            ends = feed_pb2.WatchChangesRequest(bank="project:serve-ends")
+            assert len([answer async for answer in stub.WatchChanges(ends, metadata=metadata)]) == 1
+            await stub.GetHead(feed_pb2.GetHeadRequest(bank=BANK), metadata=(*metadata, ("tracestate", f"a={CANARY}")))
+        await stub.GetHead(feed_pb2.GetHeadRequest(bank=BANK), metadata=metadata)
+    await served.feed.GetHead(
+        feed_pb2.GetHeadRequest(bank=BANK), metadata=(*metadata, ("traceparent", "no parent"))
+    )
+    for _ in range(100):
+        if len(spans.held) == 6:
+            break
+        await asyncio.sleep(0.02)
+    above = outer.get_span_context()
+    parents = [(span.parent.trace_id, span.parent.span_id) if span.parent else None for span in spans.held]
+    assert parents == [(above.trace_id, above.span_id)] * 3 + [None] * 3
+    assert not any(CANARY in str(span.to_json()) for span in spans.held)
+
+
+async def test_too_many_calls_at_once_are_each_told_why(served: Served) -> None:
+    async def call() -> str:
+        try:
+            await served.head("")
+        except grpc.aio.AioRpcError as error:
+            return error.code().name
+        return "OK"
+
+    answers = await asyncio.gather(*(call() for _ in range(4000)))
+    assert set(answers) <= {"UNAUTHENTICATED", "RESOURCE_EXHAUSTED"}
+
+
+async def test_a_call_of_services_alone_says_so(served: Served) -> None:
+    request = compliance_pb2.EraseObjectsRequest(bank=BANK)
+    call = served.participant.EraseObjects(request, metadata=(("authorization", "Bearer alice"),))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert caught.value.details() == "only another service of this deployment may call this"
 
 
 def test_a_call_that_takes_a_stream_of_requests_is_refused_at_registration() -> None:

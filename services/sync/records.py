@@ -9,10 +9,12 @@ from google.protobuf.struct_pb2 import Value
 from teamlore.sync.v1 import sync_pb2
 
 from kit.barrier import NEVER_FORWARDED, Barrier
+from kit.texts import visible
 from kit.validation import violations_of
 
 KEPT_SYSTEM_KEYS = frozenset({"_created_at", "_retain_id", "_chunk_index"})
 METADATA_BYTES = 4096
+_METADATA_TOO_LARGE = f"metadata: must be at most {METADATA_BYTES} bytes"
 LARGEST_NUMBER = float(2**53)
 TEXT_CHARACTERS, TAG_CHARACTERS, KEY_CHARACTERS = 50_000, 100, 100
 """The proto's limits. They are checked of what was sent, and again of what the barrier made of it."""
@@ -42,6 +44,8 @@ def judge(record: sync_pb2.Record, barrier: Barrier) -> Draft | Rejected:
     wrong = violations_of(record)
     if wrong:
         return Rejected(record.id, f"{wrong[0].field}: {wrong[0].description}")
+    if not visible(record.text):
+        return Rejected(record.id, "text: must hold a visible character")
     if (
         record.content_hash
         and record.content_hash != "sha256:" + hashlib.sha256(record.text.encode()).hexdigest()
@@ -61,19 +65,27 @@ def judge(record: sync_pb2.Record, barrier: Barrier) -> Draft | Rejected:
         found.update(passed.found)
         return passed.text
 
-    content.tags.extend(pass_barrier(tag) for tag in record.tags)
+    kept = []
     for key in sorted(record.metadata):
         value = record.metadata[key]
         problem = _scalar_problem(value)
         if problem:
             return Rejected(record.id, f"metadata: {problem}")
         if (key in KEPT_SYSTEM_KEYS or not key.startswith("_")) and key.lower() not in NEVER_FORWARDED:
-            kept = content.metadata[pass_barrier(key)]
-            kept.CopyFrom(value)
-            if value.WhichOneof("kind") == "string_value":
-                kept.string_value = pass_barrier(value.string_value)
-    if sync_pb2.MemoryContent(metadata=content.metadata).ByteSize() > METADATA_BYTES:
-        return Rejected(record.id, f"metadata: must be at most {METADATA_BYTES} bytes")
+            kept.append((key, value))
+    # The barrier reads every character, so nothing too large gets there.
+    if sync_pb2.MemoryContent(metadata=dict(kept)).ByteSize() > METADATA_BYTES:
+        return Rejected(record.id, _METADATA_TOO_LARGE)
+    for key, value in kept:
+        passed = pass_barrier(key)
+        if passed in content.metadata:
+            return Rejected(record.id, "metadata: two keys are one with their secrets redacted")
+        content.metadata[passed].CopyFrom(value)
+        if value.WhichOneof("kind") == "string_value":
+            content.metadata[passed].string_value = pass_barrier(value.string_value)
+    if content.ByteSize() > METADATA_BYTES:
+        return Rejected(record.id, _METADATA_TOO_LARGE)
+    content.tags.extend(pass_barrier(tag) for tag in record.tags)
     content.text = pass_barrier(record.text)
     if found and barrier.action == "reject":
         return Rejected(record.id, "text: holds what looks like a secret: " + ", ".join(sorted(found)))

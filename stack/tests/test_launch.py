@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,32 @@ async def test_failed_migration_is_one_clear_line(settings: Settings) -> None:
     with pytest.raises(StackError, match=r"^the database .* migrated: 0007 was changed after it ran \(log:"):
         async with launch(settings, lambda _: None):
             pass
+
+
+async def test_says_which_database_and_why_without_its_password(settings: Settings) -> None:
+    (settings.root / "kit" / "migrate.py").write_text("raise SystemExit('no')")
+    for url, told in (
+        ("postgresql://me:secret@127.0.0.1:5433/other?a=secret", "127.0.0.1:5433/other, as DATABASE_URL says"),
+        ("postgresql://me:secret@db.internal/other", "db.internal:5432/other, as DATABASE_URL says"),
+        (None, f"an own Postgres in {settings.data / 'postgres'}, as DATABASE_URL is not set"),
+    ):
+        said = list[str]()
+        with pytest.raises(StackError, match="could not be migrated"):
+            async with launch(replace(settings, database_url=url), said.append):
+                pass
+        assert said[0] == f"database: {told}" and "secret" not in "".join(said)
+
+
+async def test_a_lost_cluster_is_not_made_anew_under_the_keys_of_the_old(settings: Settings) -> None:
+    topology.keystore(settings).parent.mkdir(parents=True)
+    topology.keystore(settings).write_bytes(b"keys")
+    with pytest.raises(StackError) as refused:
+        async with launch(settings, lambda _: None):
+            pass
+    assert f"there is no Postgres cluster in {settings.data / 'postgres'}" in str(refused.value) or os.geteuid() == 0
+    for told in ("put the cluster back", "set DATABASE_URL", f"remove {settings.data}"):
+        assert told in str(refused.value)
+    assert not (settings.data / "postgres").exists()
 
 
 async def test_taken_service_port_is_one_clear_line(settings: Settings) -> None:

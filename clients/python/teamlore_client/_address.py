@@ -1,6 +1,8 @@
 """Where a team's services are: one URL of an edge, or one address a service on one machine."""
 
 import json
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -10,6 +12,7 @@ from urllib.parse import urlsplit
 from teamlore_client._memory import FieldInvalid
 
 SERVICES = ("auth", "sync", "feed", "compliance")
+_LARGEST = 65_536
 _PORTS = {"https": 443, "http": 80}
 _RULE = (
     "must be https://host, http://host:port, auth=host:port,sync=host:port,feed=host:port,"
@@ -101,7 +104,19 @@ def _target(url: str) -> Target:
 
 def _of_stack(path: Path) -> str:
     try:
-        ports = json.loads(path.read_text(encoding="utf-8"))["ports"]
+        ports = json.loads(_read(path))["ports"]
         return ",".join(f"{name}=127.0.0.1:{int(ports[name])}" for name in SERVICES)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FieldInvalid("server", f"{path} is not the stack.json of a running stack") from error
+
+
+def _read(path: Path) -> str:
+    """Read a small file. Raises OSError for what is none: a device or a pipe may never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("not a regular file")
+        data = file.read(_LARGEST + 1)
+    if len(data) > _LARGEST:
+        raise OSError("too large")
+    return data.decode()

@@ -14,9 +14,10 @@ from teamlore_client._errors import Refused, ServerUnreachable, TeamloreError
 from teamlore_client._laptop import Laptop, NoEmbedder
 from teamlore_client._membership import TOKEN_VARIABLE, Membership, MembershipUnreadable
 from teamlore_client._memory import AmbiguousId, FieldInvalid, UnknownId
+from teamlore_client._paths import data_dir, state_dir
 from teamlore_client._project import ProjectBank, bank_of
 from teamlore_client._show import Output
-from teamlore_client._sqlite import ReadTooLong, StoreTooNew
+from teamlore_client._sqlite import ReadTooLong, StoreTooNew, StoreUnreadable
 from teamlore_client._store import EmbedderMismatch, IdTaken
 
 __all__ = ["Exit", "Here", "Json", "Project", "Stop", "here", "refusal"]
@@ -87,14 +88,17 @@ def here(project: Path, as_json: bool) -> Iterator[Here]:
             "refused", refusal(error), reason=error.reason, field=error.field, permission=error.permission
         )
         raise typer.Exit(Exit.REFUSED) from None
+    except apsw.Error as error:  # a full disk, a file that another process holds: SQLite's words name no file
+        out.fail("store_failed", f"{error}, in the files of {data_dir()} and {state_dir()}")
+        raise typer.Exit(Exit.FAILED) from None
     except (
         TeamloreError,
         MembershipUnreadable,
         EmbedderMismatch,
         IdTaken,
         StoreTooNew,
+        StoreUnreadable,
         ReadTooLong,
-        apsw.Error,
         NoEmbedder,
         OSError,
     ) as error:

@@ -17,6 +17,7 @@ from teamlore_client._show import shown
 app = typer.Typer()
 
 WOULD_CHANGE = 4
+_LARGEST = 4 << 20  # no server takes a larger message
 """The exit code of a dry run that found a difference."""
 _SIGNS = {"add": ("+", "green"), "change": ("~", "yellow"), "remove": ("-", "red")}
 
@@ -64,8 +65,13 @@ def apply(
 def _read(file: str) -> tuple[str, str]:
     try:
         if file == "-":
-            return "standard input", sys.stdin.buffer.read().decode()
-        return file, Path(file).read_bytes().decode()
+            called, data = "standard input", sys.stdin.buffer.read(_LARGEST + 1)
+        else:
+            with Path(file).open("rb") as opened:
+                called, data = file, opened.read(_LARGEST + 1)
+        if len(data) > _LARGEST:
+            raise FieldInvalid(called, f"must be at most {_LARGEST:,} bytes")
+        return called, data.decode()
     except UnicodeDecodeError:
         raise FieldInvalid(file, "must be UTF-8") from None
 

@@ -11,7 +11,7 @@ import typer
 from teamlore_client._cli import Exit, Here, Json, Project, Stop, here
 from teamlore_client._errors import Refused, ServerUnreachable
 from teamlore_client._lock import BankLock
-from teamlore_client._memory import FieldInvalid, Memory, check, new_id, scope_of
+from teamlore_client._memory import FieldInvalid, Memory, check, new_id, scope_of, visible
 from teamlore_client._show import as_json, details, label, line, whole
 
 if TYPE_CHECKING:
@@ -238,6 +238,8 @@ def _moment(given: str) -> datetime | None:
 
 def _check_for_team(memory: Memory) -> None:
     # The server's rules, told now rather than as a rejection at the next sync.
+    if not visible(memory.text):
+        raise FieldInvalid("text", "must hold a visible character")
     if len(memory.text) > _TEXT:
         raise FieldInvalid("text", f"must not be longer than {_TEXT:,} characters")
     if len(memory.tags) > _TAGS or any(not 1 <= len(tag) <= _TAG for tag in memory.tags):

@@ -4,6 +4,7 @@ import math
 import re
 import secrets
 import struct
+import unicodedata
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ Scalar = str | bool | int | float
 
 _WIRE_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 _BANK_ID = re.compile(r"[A-Za-z0-9._:@-]{1,255}")
+_BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that are drawn as nothing
 DERIVATIONS = ("fact", "observation", "model")
 
 
@@ -92,6 +94,11 @@ class Memory:
     """`fact`, `observation` or `model`; only facts are ever pushed."""
     author: str | None = None
     """The principal whom the server stamped; None on what was made here."""
+
+
+def visible(text: str) -> bool:
+    """Return whether a text holds a letter, a digit, a mark or a symbol that is drawn; the server asks the same."""
+    return any(unicodedata.category(each)[0] in "LNPS" and each not in _BLANK for each in text)
 
 
 def may_start_id(given: str) -> bool:

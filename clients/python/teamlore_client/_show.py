@@ -109,6 +109,11 @@ def _harmless(character: str) -> str:
     )
 
 
+def _flat(text: str) -> str:
+    """Return what is shown of a text on one line."""
+    return shown(text).replace("\n", " ").replace("\t", " ")
+
+
 def day(moment: datetime) -> str:
     """Return the local date; at the edges of the calendar, where local time has none, the date in UTC."""
     return _local(moment).date().isoformat()
@@ -163,14 +168,20 @@ def details(memory: Memory, standing: str) -> list[Text]:
         ("kind", memory.fact_type or ""),
         ("tags", ", ".join(memory.tags)),
         ("team", standing),
-        *((key, str(value)) for key, value in sorted(memory.metadata.items())),
     ]
     lines = []
     for name, value in fields:
         if value:
-            text = Text(f"{shown(name):<9} ", style="dim")
-            text.append(shown(value).replace("\n", " "), style="default")
+            text = Text(f"{name:<9} ", style="dim")
+            text.append(_flat(value), style="default")
             lines.append(text)
+    if memory.metadata:
+        # Keys are a teammate's words too: none may look like a line of ours.
+        lines.append(Text("metadata, in the words of who saved it", style="dim"))
+    for key, held in sorted(memory.metadata.items()):
+        text = Text(f"  {_flat(key)} = ", style="dim")
+        text.append(_flat(str(held)), style="default")
+        lines.append(text)
     return [*lines, Text(""), Text("  " + shown("\n".join(memory.text.splitlines())).replace("\n", "\n  "))]
 
 

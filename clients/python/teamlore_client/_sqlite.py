@@ -23,6 +23,16 @@ class StoreTooNew(Exception):
         super().__init__(f"{path} has schema {found}; this release knows up to {known}: upgrade it")
 
 
+class StoreUnreadable(Exception):
+    """The file is no database of this program, or it is damaged."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} is no database or is damaged; nothing was changed. Move it away and a new one is made,"
+            " into which `teamlore team sync` brings what is shared, or put a copy of it back"
+        )
+
+
 class ReadTooLong(Exception):
     """A read was stopped because a transaction of over a second would keep erased bytes alive."""
 
@@ -37,33 +47,46 @@ def connect(path: Path, prepare: Callable[[apsw.Connection], None] | None = None
     if path.stat().st_mode & 0o077:
         path.chmod(0o600)
     connection = apsw.Connection(str(path))
-    connection.set_busy_timeout(BUSY_MS)
-    if prepare is not None:
-        prepare(connection)
-    if connection.execute("PRAGMA secure_delete=ON").fetchall() != [(1,)]:
-        raise RuntimeError("this SQLite cannot overwrite what it deletes")
-    connection.execute("PRAGMA journal_mode=WAL").fetchall()
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("PRAGMA temp_store=MEMORY")  # sorted text must not spill into temporary files
-    connection.execute("PRAGMA foreign_keys=ON")
+    with _naming(connection):
+        connection.set_busy_timeout(BUSY_MS)
+        if prepare is not None:
+            prepare(connection)
+        if connection.execute("PRAGMA secure_delete=ON").fetchall() != [(1,)]:
+            raise RuntimeError("this SQLite cannot overwrite what it deletes")
+        connection.execute("PRAGMA journal_mode=WAL").fetchall()
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA temp_store=MEMORY")  # sorted text must not spill into temporary files
+        connection.execute("PRAGMA foreign_keys=ON")
     return connection
+
+
+@contextmanager
+def _naming(connection: apsw.Connection) -> Iterator[None]:
+    """Say of a file that cannot be read which one it is."""
+    try:
+        yield
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        raise StoreUnreadable(connection.filename) from error
 
 
 @contextmanager
 def writing(connection: apsw.Connection) -> Iterator[None]:
     """One transaction that takes the write lock at once, so that what it reads is what it changes."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
+    with _naming(connection):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            if connection.in_transaction:  # a damaged file ends its transaction itself
+                connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")
 
 
 def fetched(connection: apsw.Connection, sql: str, bindings: Row = ()) -> list[Row]:
     """Run one statement inside a transaction and return all its rows."""
-    return connection.execute(sql, bindings).fetchall()
+    with _naming(connection):
+        return connection.execute(sql, bindings).fetchall()
 
 
 def reading(connection: apsw.Connection, sql: str, bindings: Row = ()) -> list[Row]:
@@ -74,7 +97,8 @@ def reading(connection: apsw.Connection, sql: str, bindings: Row = ()) -> list[R
     end = time.monotonic() + READ_SECONDS
     connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS_BETWEEN_LOOKS)
     try:
-        return connection.execute(sql, bindings).fetchall()
+        with _naming(connection):
+            return connection.execute(sql, bindings).fetchall()
     except apsw.InterruptError as error:
         raise ReadTooLong(f"stopped after {READ_SECONDS} s") from error
     finally:

@@ -4,12 +4,16 @@ Exit codes: 0 done; 1 failed; 2 wrong usage; 3 needs your decision, nothing chan
 5 the server cannot be reached.
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NoReturn
 
 import typer
+from typer.exceptions import TyperException
 
 from teamlore_client._lazy import LazyGroup, LazyPart
+
+_USAGE = 2
 
 
 class _Teamlore(LazyGroup):
@@ -24,6 +28,30 @@ class _Teamlore(LazyGroup):
             "_cli_admin", "app", "Manage who may do what: tokens, grants, groups, Teams, banks."
         ),
     }
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **settings: Any) -> Any:
+        """Run a command line. What is no text gets to no command, and with --json every end is one JSON object."""
+        words = list(sys.argv[1:] if args is None else args)
+        as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
+        for number, word in enumerate(words, start=1):
+            if any("\ud800" <= each <= "\udfff" for each in word):
+                _end("usage", f"word {number} of the command is not valid UTF-8", as_json, _USAGE)
+        if not (as_json and settings.get("standalone_mode", True)):
+            return super().main(words, *rest, **settings)
+        try:
+            code = super().main(words, *rest, **settings | {"standalone_mode": False})
+        except TyperException as error:
+            _end("usage", error.format_message(), as_json, error.exit_code)
+        except typer.Abort:
+            _end("aborted", "ended before it was done", as_json, 1)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end(kind: str, message: str, as_json: bool, code: int) -> NoReturn:
+    from teamlore_client._show import Output  # help need not wait for it
+
+    Output(as_json).fail(kind, message)
+    sys.exit(code)
 
 
 app = typer.Typer(

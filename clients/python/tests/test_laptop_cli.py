@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from fake_sync import save
 from laptop import BANK, memory
-from teamlore_client import _cli_memory
+from teamlore_client import _address, _cli_apply, _cli_memory
+from teamlore_client._address import SERVICES, parse_address
 from teamlore_client._errors import Refused, ServerUnreachable
 from teamlore_client._laptop import Laptop
 from teamlore_client._membership import Membership
+from teamlore_client._memory import FieldInvalid
 from teamlore_client._project import ProjectBank
-from teamlore_client._show import day, label, line, shown, whole
+from teamlore_client._show import day, details, label, line, shown, whole
 from teamlore_client._state import Pushed
 from teamlore_client.cli import app
 from typer.testing import CliRunner
@@ -77,17 +79,105 @@ def test_a_misspelt_command_is_told_the_nearest() -> None:
     assert (code, "whoami" in said) == (2, True)
 
 
-def test_bytes_that_are_no_text_are_refused_by_name(home: Path) -> None:
-    for arguments, field in (
-        (("memory", "add", b"bad \xff"), "text"),
-        (("memory", "add", "good", "--tag", b"\xff"), "tags"),
-        (("memory", "recall", b"\xff"), "query"),
-    ):
-        done = child(home, *arguments, "--json")
-        assert done.returncode == 2
-        error = json.loads(done.stdout)["error"]
-        assert (error["kind"], error["field"]) == ("field_invalid", field)
-        assert b"Traceback" not in done.stderr
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("memory", "add", b"bad \xff"),
+        ("memory", "add", "good", "--tag", b"\xff"),
+        ("memory", "list", b"--tag=\xff"),
+        ("memory", "recall", b"\xff"),
+        ("memory", "show", b"\xff"),
+        ("memory", "forget", b"\xff"),
+        ("team", "join", b"\xff", "--token", "x"),
+        ("login", "--server", b"\xff"),
+    ],
+)
+def test_bytes_that_are_no_text_get_to_no_command(home: Path, arguments: tuple[str | bytes, ...]) -> None:
+    done = child(home, *arguments)
+    word = 1 + next(place for place, each in enumerate(arguments) if isinstance(each, bytes))
+    told = f"word {word} of the command is not valid UTF-8"
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (2, b"", f"error: {told}\n")
+    done = child(home, *arguments, "--json")
+    assert (done.returncode, done.stderr) == (2, b"")
+    assert json.loads(done.stdout) == {"error": {"kind": "usage", "message": told}}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("memory", "show"),
+        ("memory", "list", "--limit", "0"),
+        ("memory", "list", "--no-such"),
+        ("memory", "shwo", "x"),
+        ("memory", "list", "--project", "/no/such/folder"),
+        ("nothing",),
+    ],
+)
+def test_wrong_usage_is_an_error_in_json_too(arguments: tuple[str, ...]) -> None:
+    code, said = call(*arguments, "--json")
+    error = json.loads(said)["error"]
+    assert (code, error["kind"]) == (2, "usage") and error["message"]
+    code, said = call(*arguments)
+    assert code == 2 and "Usage" in said
+
+
+def test_json_is_what_a_command_is_given_not_what_it_saves(home: Path) -> None:
+    done = child(home, "memory", "list", "--no-such", "--", "--json")
+    assert (done.returncode, done.stdout) == (2, b"") and b"Usage" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "   ", "\n", "\u200b", "\u2800"])
+def test_a_text_that_shows_nothing_is_not_saved(project: None, text: str) -> None:
+    code, said = call("memory", "add", text, "--json")
+    assert (code, json.loads(said)["error"]["field"]) == (2, "text")
+    assert json.loads(call("memory", "list", "--json")[1])["memories"] == []
+
+
+def test_metadata_cannot_look_like_a_line_of_ours() -> None:
+    forged = {"x\nsaved by": "user:boss", "saved by": "user:boss\nteam      stored", "a\x1b[2J\t": True}
+    lines = [each.plain for each in details(memory("a text", author="user:eve", metadata=forged), "")]
+    assert [each for each in lines if each.startswith("saved by")] == ["saved by  user:eve"]
+    assert not any("\n" in each or "\x1b" in each for each in lines[:-1])
+    start = lines.index("metadata, in the words of who saved it")
+    assert lines[start + 1 :] == [
+        "  a\\x1b[2J  = True",
+        "  saved by = user:boss team      stored",
+        "  x saved by = user:boss",
+        "",
+        "  a text",
+    ]
+
+
+@pytest.mark.parametrize(("name", "folder"), [("memory.db", ".local/share"), ("sync.db", ".local/state")])
+def test_a_file_that_is_no_database_is_named(home: Path, name: str, folder: str) -> None:
+    assert child(home, "memory", "add", "a text").returncode == 0
+    (memory_id,) = [each["id"] for each in json.loads(child(home, "memory", "list", "--json").stdout)["memories"]]
+    assert child(home, "memory", "show", memory_id).returncode == 0
+    (path,) = (home / folder).rglob(name)
+    for rest in path.parent.glob(f"{name}-*"):
+        rest.unlink()
+    path.write_bytes(b"not a database " * 1000)
+    done = child(home, "memory", "show", memory_id, "--json")
+    error = json.loads(done.stdout)["error"]
+    assert (done.returncode, error["kind"]) == (1, "store_unreadable")
+    assert str(path) in error["message"] and "Move it away" in error["message"]
+
+
+def test_what_is_read_from_a_file_is_small_and_a_file(tmp_path: Path) -> None:
+    pipe, large, good = tmp_path / "pipe", tmp_path / "large", tmp_path / "stack.json"
+    os.mkfifo(pipe)
+    text = json.dumps({"ports": dict.fromkeys(SERVICES, 1)})
+    large.write_text(text.ljust(65_537))
+    good.write_text(text.ljust(65_536))
+    for path in ("/dev/zero", str(pipe), str(large), str(tmp_path)):
+        with pytest.raises(FieldInvalid, match="of a running stack"):
+            parse_address(f"@{path}")
+    for path in ("/dev/zero", str(pipe)):
+        with pytest.raises(OSError, match="not a regular file"):
+            _address._read(Path(path))
+    assert parse_address(f"@{good}").targets["auth"].port == 1
+    with pytest.raises(FieldInvalid, match="at most"):
+        _cli_apply._read("/dev/zero")
 
 
 @pytest.mark.parametrize("zone", ["America/Los_Angeles", "Pacific/Kiritimati", "UTC"])

@@ -30,6 +30,7 @@ from services.auth.store import QUERIES, Store
 LEAD, EVERY = 300.0, 86_400.0
 KEPT = JWT_SECONDS + JWT_LEEWAY + MARGIN_SECONDS
 SECRET = bytes(range(32))
+OPAQUE = "tlk_" + "x" * 43
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -196,7 +197,7 @@ async def test_a_leaked_key_is_refused_at_once_and_callers_exchange_again(databa
         service = Service(database_url, auth)
         call = await service.start()
         try:
-            assert (await call("tlk_x")).internal
+            assert (await call(OPAQUE)).internal
             kid, leaked = auth.signer()
             forged, _ = identity.mint(leaked, kid, service.access.audience, "service:sync", "internal", "service:sync")
             assert (await call(forged)).internal
@@ -209,7 +210,7 @@ async def test_a_leaked_key_is_refused_at_once_and_callers_exchange_again(databa
             with pytest.raises(Refusal) as refused:
                 await call(forged)
             assert refused.value.reason == "CREDENTIAL_INVALID"
-            assert (await call("tlk_x")).internal
+            assert (await call(OPAQUE)).internal
             assert service.exchanged == 2
         finally:
             await service.stop()

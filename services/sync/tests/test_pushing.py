@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import protovalidate
 import pytest
+from google.protobuf.struct_pb2 import Value
 from teamlore.index.v1 import index_pb2
 from teamlore.sync.v1 import sync_pb2
 
@@ -174,6 +176,48 @@ def test_system_keys_and_secrets_are_dropped_and_the_hash_is_of_the_text_as_sent
 def test_a_bad_record_is_rejected_by_the_name_of_its_field(spoiled: sync_pb2.Record, named: str) -> None:
     found = judge(spoiled, BARRIER)
     assert isinstance(found, Rejected) and found.reason.startswith(named)
+
+
+@pytest.mark.parametrize("text", [" \n\t", "\u200b\u00ad", "\u2800\u3164", "\u0301"])
+def test_a_text_without_a_visible_character_is_rejected(text: str) -> None:
+    assert judge(record("aaaaaaaa", text), BARRIER) == Rejected(
+        "aaaaaaaa", "text: must hold a visible character"
+    )
+    assert isinstance(judge(record("aaaaaaaa", text + "\u20ac"), BARRIER), Draft)
+
+
+def test_keys_that_redact_to_one_are_rejected_not_dropped() -> None:
+    secrets = [f"tlk_{number:043d}" for number in range(60)]
+    spoiled = record("aaaaaaaa", metadata={key: Value(bool_value=True) for key in secrets[:2]})
+    judged = judge(spoiled, BARRIER)
+    assert isinstance(judged, Rejected) and judged.reason.startswith("metadata: ")
+    assert isinstance(judge(record("aaaaaaaa", metadata={secrets[0]: Value(bool_value=True)}), BARRIER), Draft)
+
+
+def test_a_record_is_measured_before_anything_reads_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[object]()
+    check, collect = Barrier.check, protovalidate.collect_violations
+    monkeypatch.setattr(Barrier, "check", lambda self, text: (read.append(text), check(self, text))[1])
+    monkeypatch.setattr(
+        protovalidate, "collect_violations", lambda message, **more: (read.append(message), collect(message, **more))[1]
+    )
+    nested = record("aaaaaaaa")
+    nested.metadata["a"].list_value.values.extend([Value(bool_value=True)] * 1000)
+    spoiled = {
+        "tags": record("aaaaaaaa", tags=[""] * 51),
+        "tags[1]": record("aaaaaaaa", tags=["t", "t" * 101]),
+        "text": record("aaaaaaaa", "x" * 50_001),
+        "id": record("a" * 1001),
+        "metadata": record("aaaaaaaa", metadata={str(n): Value(bool_value=True) for n in range(69)}),
+        "metadata: a value": nested,
+    }
+    for named, each in spoiled.items():
+        judged = judge(each, BARRIER)
+        assert isinstance(judged, Rejected) and judged.reason.startswith(named) and read == []
+    large = record("aaaaaaaa", metadata={"a": Value(string_value="x" * 5000)})
+    judged = judge(large, BARRIER)
+    assert isinstance(judged, Rejected) and judged.reason.startswith("metadata: ")
+    assert not any(isinstance(each, str) for each in read)
 
 
 async def test_a_quota_counts_what_is_stored_and_overshoots_by_one_batch_at_most(bench: Bench) -> None:
