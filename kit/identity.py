@@ -22,6 +22,8 @@ from kit.errors import LOST, Refusal
 UTC = timezone.utc
 JWT_SECONDS = 300
 JWT_LEEWAY = 5
+RENEW_SECONDS = 30
+"""A JWT that ends sooner is renewed by those who hold its token."""
 POLL_SECONDS = 0.25
 STALE_SECONDS = 1.0
 _READ_SECONDS = 2.0
@@ -46,9 +48,15 @@ def set_caller(value: Caller | None) -> None:
 
 
 def mint(
-    key: Ed25519PrivateKey, kid: str, audience: str, principal: str, kind: str, token_id: str
+    key: Ed25519PrivateKey,
+    kid: str,
+    audience: str,
+    principal: str,
+    kind: str,
+    token_id: str,
+    seconds: int = JWT_SECONDS,
 ) -> tuple[str, float]:
-    """A 5-minute JWT that carries identity, not grants; gives it and when it ends (Unix seconds)."""
+    """A JWT that carries identity, not grants; gives it and when it ends (Unix seconds)."""
     now = time.time()
     claims = {
         "sub": principal,
@@ -56,7 +64,7 @@ def mint(
         "tid": token_id,
         "aud": audience,
         "iat": int(now),
-        "exp": int(now) + JWT_SECONDS,
+        "exp": int(now) + seconds,
     }
     return jwt.encode(claims, key, algorithm="EdDSA", headers={"kid": kid}), float(claims["exp"])  # type: ignore[arg-type]
 
@@ -315,6 +323,7 @@ class Authenticator:
         self.access = access
         self._exchange = exchange
         self._jwts: dict[bytes, tuple[str, float]] = {}
+        self._renewing: dict[bytes, asyncio.Task[None]] = {}
         self._verified: dict[str, tuple[str, Ed25519PublicKey, Mapping[str, Any]]] = {}
 
     async def authenticate(self, metadata: Sequence[tuple[str, str]]) -> Caller:
@@ -373,17 +382,28 @@ class Authenticator:
     async def _jwt_of(self, token: str) -> str:
         digest = hashlib.sha256(token.encode()).digest()
         held = self._jwts.get(digest)
-        if held is None or held[1] < time.time() + 30:
-            try:
-                fresh = await self._exchange(token)
-            except Refusal as refusal:
-                if refusal.rule.http != 503 or held is None or held[1] <= time.time():
-                    raise
-                fresh = held
-            if len(self._jwts) > 10_000:
-                self._jwts = {key: value for key, value in self._jwts.items() if value[1] > time.time()}
-            held = self._jwts[digest] = fresh
+        if held is None or held[1] <= time.time():
+            held = await self._fresh(digest, token)
+        elif held[1] < time.time() + RENEW_SECONDS and digest not in self._renewing:
+            # Aside, for auth may hang: nobody waits for a new one while the old one is good.
+            self._renewing[digest] = asyncio.create_task(self._renew(digest, token))
         return held[0]
+
+    async def _fresh(self, digest: bytes, token: str) -> tuple[str, float]:
+        fresh = await self._exchange(token)
+        if len(self._jwts) > 10_000:
+            self._jwts = {key: value for key, value in self._jwts.items() if value[1] > time.time()}
+        self._jwts[digest] = fresh
+        return fresh
+
+    async def _renew(self, digest: bytes, token: str) -> None:
+        try:
+            await self._fresh(digest, token)
+        except Exception:
+            # The one held is good until it ends; then the caller is told what is wrong. Until then not each call asks.
+            await asyncio.sleep(1)
+        finally:
+            del self._renewing[digest]
 
     async def _claims(self, token: str) -> Mapping[str, Any]:
         """What a JWT says, once its signature was verified; for as long as its key is published and it lasts."""

@@ -1,5 +1,6 @@
 """A JWT is verified once and believed no longer than a fresh look would believe it."""
 
+import asyncio
 import base64
 import time
 from collections.abc import Mapping
@@ -123,3 +124,59 @@ async def test_what_is_held_of_jwts_is_bounded(bench: Bench) -> None:
     held.update({str(number): held[good] for number in range(20_000)})
     await bench.caller(mint(KEY, "k", Access.audience, "user:alice", "agent", "u")[0])
     assert len(held) == 1
+
+
+class Exchanges:
+    """Auth, which answers as told."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.hangs = False
+        self.refusal: Refusal | None = None
+        self.life = 20
+
+    async def __call__(self, token: str) -> tuple[str, float]:
+        self.asked += 1
+        if self.hangs:
+            await asyncio.sleep(3600)
+        if self.refusal is not None:
+            raise self.refusal
+        return mint(KEY, "k", Access.audience, "user:alice", "agent", "t", self.life)
+
+
+@pytest.fixture
+def auth(bench: Bench) -> Exchanges:
+    made = Exchanges()
+    bench.authenticator = Authenticator(bench.cache, bench.access, made)  # type: ignore[arg-type]
+    return made
+
+
+async def test_nobody_waits_for_auth_while_the_jwt_at_hand_is_good(bench: Bench, auth: Exchanges) -> None:
+    """It ends soon and is renewed aside: where auth hangs or is away, calls go on until it has ended."""
+    assert await bench.caller("tlk_x") == "user:alice"
+    auth.hangs = True
+    for _ in range(20):
+        async with asyncio.timeout(1):
+            assert await bench.caller("tlk_x") == "user:alice"
+        await asyncio.sleep(0)
+    assert auth.asked == 2
+
+
+async def test_a_jwt_is_renewed_before_it_ends(bench: Bench, auth: Exchanges) -> None:
+    await bench.caller("tlk_x")
+    auth.life = 300
+    for _ in range(5):
+        assert await bench.caller("tlk_x") == "user:alice"
+        await asyncio.sleep(0.01)
+    assert auth.asked == 2
+
+
+async def test_when_the_jwt_has_ended_the_caller_is_told_why_there_is_no_other(
+    bench: Bench, auth: Exchanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.caller("tlk_x")
+    auth.refusal = Refusal("DEPENDENCY_UNAVAILABLE", "away", retry_after=1)
+    assert await bench.caller("tlk_x") == "user:alice"
+    now = time.time() + auth.life + 1
+    monkeypatch.setattr(identity.time, "time", lambda: now)
+    assert await bench.caller("tlk_x") == "DEPENDENCY_UNAVAILABLE"
