@@ -1,6 +1,7 @@
 """Who is calling: JWTs verified locally, opaque tokens exchanged at auth, and the access state polled from Postgres."""
 
 import asyncio
+import contextlib
 import fnmatch
 import hashlib
 import json
@@ -81,8 +82,8 @@ KeyFetcher = Callable[[], Awaitable[Mapping[str, Ed25519PublicKey]]]
 class KeyCache:
     """Public keys by id. A key is published minutes before its first use, so reading them twice a minute suffices.
 
-    Keeps the last good ones when a read fails; an unknown id costs one read per `refresh` seconds at most. A moved
-    access state is read at once, for it may mean that a key leaked and was retired.
+    Keeps the last good ones when a read fails; an unknown id costs one read per `refresh` seconds at most, one a second
+    while auth is away. A moved access state is read at once, for it may mean that a key leaked and was retired.
     """
 
     def __init__(self, fetch: KeyFetcher, refresh: float = 30.0) -> None:
@@ -92,6 +93,8 @@ class KeyCache:
         self._version = 0
         self._read_at = float("-inf")
         self._asked_at = float("-inf")
+        self._failed_at: float | None = None
+        """When the last read failed; None where it worked."""
         self._lock = asyncio.Lock()
         self._reading: asyncio.Task[None] | None = None
 
@@ -111,24 +114,31 @@ class KeyCache:
                 self._reading = asyncio.create_task(self._read_quietly())
             return self._keys[kid]
         async with self._lock:
-            if kid not in self._keys and time.monotonic() - self._asked_at >= self._refresh:
-                try:
+            # Only a read that worked counts in full, so that a service which starts before auth is not shut for long.
+            if kid not in self._keys and self._may_ask():
+                with contextlib.suppress(Exception):
                     await self._read()
-                    # Only a read that worked counts, so that a service which starts before auth is not shut for long.
                     self._asked_at = time.monotonic()
                     self._version = version
-                except Exception as error:
-                    if not self._keys:
-                        raise Refusal(
-                            "DEPENDENCY_UNAVAILABLE", "the keys of auth cannot be had", retry_after=1
-                        ) from error
         if kid not in self._keys:
+            if self._failed_at is not None:
+                # It may be a key that followed meanwhile: nobody is told that a good credential is none.
+                raise Refusal("DEPENDENCY_UNAVAILABLE", "the keys of auth cannot be had", retry_after=1)
             raise Refusal("CREDENTIAL_INVALID", "the token was signed by no key of this deployment")
         return self._keys[kid]
 
+    def _may_ask(self) -> bool:
+        now = time.monotonic()
+        return now - self._asked_at >= self._refresh and (self._failed_at is None or now - self._failed_at >= 1)
+
     async def _read(self) -> None:
-        async with asyncio.timeout(_READ_SECONDS):
-            self._keys = await self._fetch()
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                self._keys = await self._fetch()
+        except Exception:
+            self._failed_at = time.monotonic()
+            raise
+        self._failed_at = None
         self._read_at = time.monotonic()
 
     async def _read_quietly(self) -> None:

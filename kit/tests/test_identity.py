@@ -180,3 +180,27 @@ async def test_when_the_jwt_has_ended_the_caller_is_told_why_there_is_no_other(
     now = time.time() + auth.life + 1
     monkeypatch.setattr(identity.time, "time", lambda: now)
     assert await bench.caller("tlk_x") == "DEPENDENCY_UNAVAILABLE"
+
+
+async def test_an_unknown_key_is_no_bad_credential_while_auth_is_away_and_is_asked_for_once_a_second(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await bench.caller(token()) == "user:alice"
+    next_ = mint(OTHER, "next", Access.audience, "user:alice", "agent", "t")[0]
+    asked, keys, now = 0, bench.keys, time.monotonic() + 60
+    monkeypatch.setattr(identity.time, "monotonic", lambda: now)
+
+    async def away() -> Mapping[str, Ed25519PublicKey]:
+        nonlocal asked
+        asked += 1
+        raise OSError
+
+    bench.cache._fetch = away
+    assert {await bench.caller(next_) for _ in range(5)} == {"DEPENDENCY_UNAVAILABLE"}
+    assert await bench.caller(token()) == "user:alice"
+    assert asked == 1
+    bench.keys = {**keys, "next": OTHER.public_key()}
+    bench.cache._fetch = bench._read
+    now += 1
+    assert await bench.caller(next_) == "user:alice"
+    assert await bench.caller(mint(KEY, "nobody", Access.audience, "user:x", "agent", "t")[0]) == "CREDENTIAL_INVALID"
