@@ -31,6 +31,8 @@ class Settings:
     """An address's budget of each method that needs no credential; behind a proxy all callers are one address."""
     streams_per_principal: int = setting("TEAMLORE_STREAMS_PER_PRINCIPAL", 200, minimum=1, maximum=100_000)
     """Streams that a principal may hold open, in each process."""
+    key_refresh: float = setting("TEAMLORE_KEY_REFRESH_SECONDS", 30.0, minimum=0.05, maximum=3600)
+    """How often the signing keys' public halves are read, the same for all services."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,4 +105,4 @@ class Foundation:
         """Knows callers by the keys of auth, and has auth exchange their opaque tokens."""
         auth = AuthClient(auth_target)
         self.at_end(auth.close)
-        return Authenticator(KeyCache(auth.keys), self.access, auth.exchange)
+        return Authenticator(KeyCache(auth.keys, self.settings.key_refresh), self.access, auth.exchange)

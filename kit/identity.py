@@ -1,6 +1,7 @@
 """Who is calling: JWTs verified locally, opaque tokens exchanged at auth, and the access state polled from Postgres."""
 
 import asyncio
+import contextlib
 import fnmatch
 import hashlib
 import json
@@ -22,6 +23,8 @@ from kit.errors import LOST, Refusal
 UTC = timezone.utc
 JWT_SECONDS = 300
 JWT_LEEWAY = 5
+RENEW_SECONDS = 30
+"""A JWT that ends sooner is renewed by those who hold its token."""
 POLL_SECONDS = 0.25
 STALE_SECONDS = 1.0
 _READ_SECONDS = 2.0
@@ -47,9 +50,15 @@ def set_caller(value: Caller | None) -> None:
 
 
 def mint(
-    key: Ed25519PrivateKey, kid: str, audience: str, principal: str, kind: str, token_id: str
+    key: Ed25519PrivateKey,
+    kid: str,
+    audience: str,
+    principal: str,
+    kind: str,
+    token_id: str,
+    seconds: int = JWT_SECONDS,
 ) -> tuple[str, float]:
-    """A 5-minute JWT that carries identity, not grants; gives it and when it ends (Unix seconds)."""
+    """A JWT that carries identity, not grants; gives it and when it ends (Unix seconds)."""
     now = time.time()
     claims = {
         "sub": principal,
@@ -57,7 +66,7 @@ def mint(
         "tid": token_id,
         "aud": audience,
         "iat": int(now),
-        "exp": int(now) + JWT_SECONDS,
+        "exp": int(now) + seconds,
     }
     return jwt.encode(claims, key, algorithm="EdDSA", headers={"kid": kid}), float(claims["exp"])  # type: ignore[arg-type]
 
@@ -74,8 +83,8 @@ KeyFetcher = Callable[[], Awaitable[Mapping[str, Ed25519PublicKey]]]
 class KeyCache:
     """Public keys by id. A key is published minutes before its first use, so reading them twice a minute suffices.
 
-    Keeps the last good ones when a read fails; an unknown id costs one read per `refresh` seconds at most. A moved
-    access state is read at once, for it may mean that a key leaked and was retired.
+    Keeps the last good ones when a read fails; an unknown id costs one read per `refresh` seconds at most, one a second
+    while auth is away. A moved access state is read at once, for it may mean that a key leaked and was retired.
     """
 
     def __init__(self, fetch: KeyFetcher, refresh: float = 30.0) -> None:
@@ -85,6 +94,8 @@ class KeyCache:
         self._version = 0
         self._read_at = float("-inf")
         self._asked_at = float("-inf")
+        self._failed_at: float | None = None
+        """When the last read failed; None where it worked."""
         self._lock = asyncio.Lock()
         self._reading: asyncio.Task[None] | None = None
 
@@ -104,24 +115,31 @@ class KeyCache:
                 self._reading = asyncio.create_task(self._read_quietly())
             return self._keys[kid]
         async with self._lock:
-            if kid not in self._keys and time.monotonic() - self._asked_at >= self._refresh:
-                try:
+            # Only a read that worked counts in full, so that a service which starts before auth is not shut for long.
+            if kid not in self._keys and self._may_ask():
+                with contextlib.suppress(Exception):
                     await self._read()
-                    # Only a read that worked counts, so that a service which starts before auth is not shut for long.
                     self._asked_at = time.monotonic()
                     self._version = version
-                except Exception as error:
-                    if not self._keys:
-                        raise Refusal(
-                            "DEPENDENCY_UNAVAILABLE", "the keys of auth cannot be had", retry_after=1
-                        ) from error
         if kid not in self._keys:
+            if self._failed_at is not None:
+                # It may be a key that followed meanwhile: nobody is told that a good credential is none.
+                raise Refusal("DEPENDENCY_UNAVAILABLE", "the keys of auth cannot be had", retry_after=1)
             raise Refusal("CREDENTIAL_INVALID", "the token was signed by no key of this deployment")
         return self._keys[kid]
 
+    def _may_ask(self) -> bool:
+        now = time.monotonic()
+        return now - self._asked_at >= self._refresh and (self._failed_at is None or now - self._failed_at >= 1)
+
     async def _read(self) -> None:
-        async with asyncio.timeout(_READ_SECONDS):
-            self._keys = await self._fetch()
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                self._keys = await self._fetch()
+        except Exception:
+            self._failed_at = time.monotonic()
+            raise
+        self._failed_at = None
         self._read_at = time.monotonic()
 
     async def _read_quietly(self) -> None:
@@ -316,6 +334,7 @@ class Authenticator:
         self.access = access
         self._exchange = exchange
         self._jwts: dict[bytes, tuple[str, float]] = {}
+        self._renewing: dict[bytes, asyncio.Task[None]] = {}
         self._verified: dict[str, tuple[str, Ed25519PublicKey, Mapping[str, Any]]] = {}
 
     async def authenticate(self, metadata: Sequence[tuple[str, str]]) -> Caller:
@@ -377,17 +396,28 @@ class Authenticator:
     async def _jwt_of(self, token: str) -> str:
         digest = hashlib.sha256(token.encode()).digest()
         held = self._jwts.get(digest)
-        if held is None or held[1] < time.time() + 30:
-            try:
-                fresh = await self._exchange(token)
-            except Refusal as refusal:
-                if refusal.rule.http != 503 or held is None or held[1] <= time.time():
-                    raise
-                fresh = held
-            if len(self._jwts) > 10_000:
-                self._jwts = {key: value for key, value in self._jwts.items() if value[1] > time.time()}
-            held = self._jwts[digest] = fresh
+        if held is None or held[1] <= time.time():
+            held = await self._fresh(digest, token)
+        elif held[1] < time.time() + RENEW_SECONDS and digest not in self._renewing:
+            # Aside, for auth may hang: nobody waits for a new one while the old one is good.
+            self._renewing[digest] = asyncio.create_task(self._renew(digest, token))
         return held[0]
+
+    async def _fresh(self, digest: bytes, token: str) -> tuple[str, float]:
+        fresh = await self._exchange(token)
+        if len(self._jwts) > 10_000:
+            self._jwts = {key: value for key, value in self._jwts.items() if value[1] > time.time()}
+        self._jwts[digest] = fresh
+        return fresh
+
+    async def _renew(self, digest: bytes, token: str) -> None:
+        try:
+            await self._fresh(digest, token)
+        except Exception:
+            # The one held is good until it ends; then the caller is told what is wrong. Until then not each call asks.
+            await asyncio.sleep(1)
+        finally:
+            del self._renewing[digest]
 
     async def _claims(self, token: str) -> Mapping[str, Any]:
         """What a JWT says, once its signature was verified; for as long as its key is published and it lasts."""

@@ -1,5 +1,6 @@
 """A JWT is verified once and believed no longer than a fresh look would believe it."""
 
+import asyncio
 import base64
 import time
 from collections.abc import Mapping
@@ -15,6 +16,9 @@ from kit.errors import Refusal
 from kit.identity import Authenticator, KeyCache, mint
 
 KEY, OTHER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+
+
+OPAQUE = "tlk_" + "x" * 43
 
 
 class Access:
@@ -136,3 +140,83 @@ async def test_what_is_no_opaque_token_is_never_sent_to_auth(bench: Bench) -> No
     for wrong in ("tlk_", good[:-1], good + "x", good[:-1] + "é", good[:-1] + "=", "tlk_" + "a" * 5000):
         assert await bench.caller(wrong) == "CREDENTIAL_INVALID"
     assert bench.exchanged == [good]
+
+
+class Exchanges:
+    """Auth, which answers as told."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.hangs = False
+        self.refusal: Refusal | None = None
+        self.life = 20
+
+    async def __call__(self, token: str) -> tuple[str, float]:
+        self.asked += 1
+        if self.hangs:
+            await asyncio.sleep(3600)
+        if self.refusal is not None:
+            raise self.refusal
+        return mint(KEY, "k", Access.audience, "user:alice", "agent", "t", self.life)
+
+
+@pytest.fixture
+def auth(bench: Bench) -> Exchanges:
+    made = Exchanges()
+    bench.authenticator = Authenticator(bench.cache, bench.access, made)  # type: ignore[arg-type]
+    return made
+
+
+async def test_nobody_waits_for_auth_while_the_jwt_at_hand_is_good(bench: Bench, auth: Exchanges) -> None:
+    """It ends soon and is renewed aside: where auth hangs or is away, calls go on until it has ended."""
+    assert await bench.caller(OPAQUE) == "user:alice"
+    auth.hangs = True
+    for _ in range(20):
+        async with asyncio.timeout(1):
+            assert await bench.caller(OPAQUE) == "user:alice"
+        await asyncio.sleep(0)
+    assert auth.asked == 2
+
+
+async def test_a_jwt_is_renewed_before_it_ends(bench: Bench, auth: Exchanges) -> None:
+    await bench.caller(OPAQUE)
+    auth.life = 300
+    for _ in range(5):
+        assert await bench.caller(OPAQUE) == "user:alice"
+        await asyncio.sleep(0.01)
+    assert auth.asked == 2
+
+
+async def test_when_the_jwt_has_ended_the_caller_is_told_why_there_is_no_other(
+    bench: Bench, auth: Exchanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.caller(OPAQUE)
+    auth.refusal = Refusal("DEPENDENCY_UNAVAILABLE", "away", retry_after=1)
+    assert await bench.caller(OPAQUE) == "user:alice"
+    now = time.time() + auth.life + 1
+    monkeypatch.setattr(identity.time, "time", lambda: now)
+    assert await bench.caller(OPAQUE) == "DEPENDENCY_UNAVAILABLE"
+
+
+async def test_an_unknown_key_is_no_bad_credential_while_auth_is_away_and_is_asked_for_once_a_second(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await bench.caller(token()) == "user:alice"
+    next_ = mint(OTHER, "next", Access.audience, "user:alice", "agent", "t")[0]
+    asked, keys, now = 0, bench.keys, time.monotonic() + 60
+    monkeypatch.setattr(identity.time, "monotonic", lambda: now)
+
+    async def away() -> Mapping[str, Ed25519PublicKey]:
+        nonlocal asked
+        asked += 1
+        raise OSError
+
+    bench.cache._fetch = away
+    assert {await bench.caller(next_) for _ in range(5)} == {"DEPENDENCY_UNAVAILABLE"}
+    assert await bench.caller(token()) == "user:alice"
+    assert asked == 1
+    bench.keys = {**keys, "next": OTHER.public_key()}
+    bench.cache._fetch = bench._read
+    now += 1
+    assert await bench.caller(next_) == "user:alice"
+    assert await bench.caller(mint(KEY, "nobody", Access.audience, "user:x", "agent", "t")[0]) == "CREDENTIAL_INVALID"

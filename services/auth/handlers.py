@@ -28,6 +28,7 @@ class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
         services: dict[bytes, str],
         sign_ins: SignIns,
         used: LastUsed,
+        jwt_seconds: int,
     ) -> None:
         self._store = store
         self._access = access
@@ -35,6 +36,7 @@ class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
         self._services = services
         self._sign_ins = sign_ins
         self._used = used
+        self._jwt_seconds = jwt_seconds
 
     async def exchange(self, secret: str) -> tuple[str, float]:
         """A JWT for an opaque token and when it ends. Raises Refusal CREDENTIAL_…; the same for unknown and malformed."""
@@ -54,7 +56,7 @@ class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
 
     def _mint(self, principal: str, kind: str, token_id: str) -> tuple[str, float]:
         kid, key = self._keys.signer()
-        return identity.mint(key, kid, self._access.audience, principal, kind, token_id)
+        return identity.mint(key, kid, self._access.audience, principal, kind, token_id, self._jwt_seconds)
 
     async def ExchangeToken(
         self, request: auth_pb2.ExchangeTokenRequest, context: Any

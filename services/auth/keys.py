@@ -34,9 +34,11 @@ class Schedule:
 
     rotation: float
     lead: float
+    jwt: float = JWT_SECONDS
+    """How long a JWT lasts."""
 
     @staticmethod
-    def checked(rotation: float, lead: float, refresh: float) -> "Schedule":
+    def checked(rotation: float, lead: float, refresh: float, jwt: float = JWT_SECONDS) -> "Schedule":
         """Raises RuntimeError where a service that reads keys every `refresh` seconds could meet an unknown one."""
         if refresh <= 0 or lead < 2 * refresh:
             raise RuntimeError(
@@ -47,7 +49,7 @@ class Schedule:
             raise RuntimeError(
                 "TEAMLORE_KEY_ROTATION_SECONDS must be at least twice TEAMLORE_KEY_LEAD_SECONDS"
             )
-        return Schedule(rotation, lead)
+        return Schedule(rotation, lead, jwt)
 
     def next_start(self, keys: Sequence[SealedKey], now: datetime) -> datetime | None:
         """When a key that has to be made now begins to sign; None while none is due. `keys` are the unretired ones."""
@@ -57,16 +59,15 @@ class Schedule:
         due = newest + timedelta(seconds=self.rotation - self.lead)
         return None if now < due else now + timedelta(seconds=self.lead)
 
-
-def gone(keys: Sequence[SealedKey], now: datetime) -> list[str]:
-    """Ids of the keys whose last token has ended: a successor has signed for as long as a token can live."""
-    kept_for = timedelta(seconds=JWT_SECONDS + JWT_LEEWAY + MARGIN_SECONDS)
-    starts = sorted(key.active_from for key in keys)
-    return [
-        key.kid
-        for key in keys
-        if any(key.active_from < start and start + kept_for <= now for start in starts)
-    ]
+    def gone(self, keys: Sequence[SealedKey], now: datetime) -> list[str]:
+        """Ids of the keys whose last token has ended: a successor has signed for as long as a token can live."""
+        kept_for = timedelta(seconds=self.jwt + JWT_LEEWAY + MARGIN_SECONDS)
+        starts = sorted(key.active_from for key in keys)
+        return [
+            key.kid
+            for key in keys
+            if any(key.active_from < start and start + kept_for <= now for start in starts)
+        ]
 
 
 @dataclass(frozen=True)

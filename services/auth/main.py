@@ -29,8 +29,8 @@ class Config(Settings):
     """From one signing key to the next."""
     key_lead: float = setting("TEAMLORE_KEY_LEAD_SECONDS", 300.0, minimum=0.1, maximum=86_400)
     """From publishing a signing key to its first use."""
-    key_refresh: float = setting("TEAMLORE_KEY_REFRESH_SECONDS", 30.0, minimum=0.05, maximum=3600)
-    """How often services read the keys; only tests shorten it."""
+    jwt_seconds: int = setting("TEAMLORE_JWT_SECONDS", 300, minimum=2, maximum=3600)
+    """How long a JWT lasts, and so for how long callers go on while auth is away."""
     oidc_issuer: str = setting("TEAMLORE_OIDC_ISSUER", "")
     """The issuer, exactly as its tokens name it; empty where only person tokens start sessions."""
     oidc_audience: str = setting("TEAMLORE_OIDC_AUDIENCE", "")
@@ -62,7 +62,7 @@ class Config(Settings):
 
 async def build(config: Config, base: Foundation) -> Built:
     """Makes the first signing key where there is none, and gives what is served."""
-    schedule = Schedule.checked(config.key_rotation, config.key_lead, config.key_refresh)
+    schedule = Schedule.checked(config.key_rotation, config.key_lead, config.key_refresh, config.jwt_seconds)
     store = Store(base.database)
     keys, used = Rotation(store, base.keys.secret(SEAL_NAME), schedule), LastUsed(store.touch_tokens)
     base.at_end(keys.stop)
@@ -70,7 +70,7 @@ async def build(config: Config, base: Foundation) -> Built:
     base.at_end(used.stop)
     used.start()
     services = parse_service_hashes(config.service_token_hashes)
-    handlers = AuthHandlers(store, base.access, keys, services, SignIns(config.issuer()), used)
+    handlers = AuthHandlers(store, base.access, keys, services, SignIns(config.issuer()), used, config.jwt_seconds)
     access = AccessHandlers(store, AccessStore(base.database), base.access, config.secrets_barrier)
     return Built(
         Authenticator(KeyCache(keys.public_keys, config.key_refresh), base.access, handlers.exchange),

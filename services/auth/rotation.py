@@ -75,9 +75,9 @@ class Rotation:
                 await self._store.make_signing_key(
                     self._schedule.next_start, lambda start: keys.make_key(self._secret, start)
                 )
-        if keys.gone(stored, now):
+        if self._schedule.gone(stored, now):
             with audit.calling(job(RETIRED)):
-                await self._store.retire_signing_keys(keys.gone)
+                await self._store.retire_signing_keys(self._schedule.gone)
         await self.load()
 
     async def _run(self, access: AccessState) -> None:

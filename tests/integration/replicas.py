@@ -25,10 +25,12 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def replica(stack: RunningStack, name: str, extra: Mapping[str, str] | None = None) -> Iterator[str]:
+def replica(
+    stack: RunningStack, name: str, extra: Mapping[str, str] | None = None, port: int | None = None
+) -> Iterator[str]:
     """Starts service `name` once more, with `extra` settings; gives its host:port once it serves."""
     settings = Settings(stack.data, root=ROOT)
-    facts = dataclasses.replace(stack.facts, ports={**stack.facts.ports, name: free_port()})
+    facts = dataclasses.replace(stack.facts, ports={**stack.facts.ports, name: port or free_port()})
     env = topology.python_env(settings) | topology.service_env(settings, facts, name) | dict(extra or {})
     log = stack.data / "logs" / f"{name}-{facts.ports[name]}.log"
     with log.open("w") as output:

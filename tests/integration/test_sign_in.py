@@ -28,6 +28,7 @@ from stack.ports import free_port
 from stack.topology import Settings
 from tests.integration.conftest import ROOT, RunningStack, running_stack
 from tests.integration.provider import Provider
+from tests.integration.test_admin_commands import Shell
 
 GOOD = {"email_verified": True, "groups": ["api", "not a group", "*"]}
 ACCOUNTS: dict[str, dict[str, Any]] = {
@@ -328,3 +329,87 @@ def test_a_setting_that_cannot_be_meant_stops_auth(world: World, tmp_path: Path)
         )
         assert done.returncode == 1
         assert "auth cannot start: TEAMLORE_" in done.stderr
+
+
+async def watched(stack: RunningStack, token: str, bank: str) -> str:
+    """The reason with which an open stream is ended."""
+    async with stack.channel("feed") as channel:
+        request = feed_pb2.WatchChangesRequest(bank=bank)
+        with pytest.raises(grpc.aio.AioRpcError) as found:
+            async for _ in stack.feed(channel).WatchChanges(request, metadata=stack.credential(token)):
+                pass
+        return refusal_of(found.value).reason
+
+
+async def refusal_for(world: World, token: str) -> str:
+    try:
+        await world.whoami(token)
+    except grpc.aio.AioRpcError as error:
+        return refusal_of(error).reason
+    return ""
+
+
+async def state_of(world: World, principal: str) -> tuple[int, list[str]]:
+    """The version of the access state, and the ids of the principal's tokens that were revoked, with the time."""
+    connection = await asyncpg.connect(world.stack.facts.database_url)
+    version = await connection.fetchval("select version from auth.access_head")
+    rows = await connection.fetch("select token_id, revoked_at from auth.tokens where principal = $1", principal)
+    await connection.close()
+    return version, sorted(f"{row['token_id']} {row['revoked_at']}" for row in rows if row["revoked_at"])
+
+
+async def test_one_command_ends_all_that_a_leaver_has(signed_up: World, tmp_path: Path) -> None:
+    world, shell = signed_up, Shell(tmp_path, signed_up.stack)
+    leaver, email = "user:leaver@example.com", "Leaver@example.com"
+
+    async def admin(*arguments: str) -> Any:
+        return await asyncio.to_thread(shell.admin, *arguments)
+
+    team = (await admin("team", "put", "Leavers"))["team_id"]
+    await admin("team", "member", team, leaver, "--role", "owner")
+    await admin("grant", "put", leaver, f"project:{shell.name}-*", "read,write")
+    await admin("group", "put", "team:leavers", leaver)
+    await admin("bank", "put", f"space:{shell.name}", "--owner", leaver)
+    person = await admin("token", "create", "--principal", leaver, "--kind", "person")
+    agent = await admin("token", "create", "--principal", leaver, "--banks", "project:*")
+    joined = await asyncio.to_thread(
+        shell.json, "team", "join", shell.server, "--token", person["token"], "--yes"
+    )
+    bank = joined["bank"]
+    session = await world.start(person_token=person["token"])
+    browser = await world.start(id_token=world.forged(email=email))
+    kept = json.loads((shell.home / ".config/teamlore/team.json").read_text())["banks"][bank]["token"]
+    secrets = [person["token"], agent["token"], kept, session.session_token, browser.session_token]
+    ids = {person["token_id"], agent["token_id"], joined["personal_key"], session.token_id, browser.token_id}
+    streams = [asyncio.create_task(watched(world.stack, token, bank)) for token in secrets]
+    await asyncio.sleep(0.5)
+
+    before = await state_of(world, leaver)
+    would = await admin("offboard", leaver, "--dry-run")
+    await asyncio.sleep(1.5)
+    assert await state_of(world, leaver) == before
+    assert not would["suspended"] and not any(stream.done() for stream in streams)
+    assert [await refusal_for(world, secret) for secret in secrets] == [""] * 5
+
+    held = await admin("offboard", leaver)
+    reasons = set(await asyncio.wait_for(asyncio.gather(*streams), 20))
+    assert reasons <= {"CREDENTIAL_REVOKED", "ACCESS_REVOKED"}
+    assert {await refusal_for(world, secret) for secret in secrets} == {"CREDENTIAL_REVOKED"}
+    assert await world.refused(person_token=person["token"]) == "CREDENTIAL_REVOKED"
+    assert await world.refused(id_token=world.forged(email=email)) == "ACCESS_REVOKED"
+    for told in (would, held):
+        assert {token["token_id"] for token in told["tokens"]} == ids
+        assert [grant["subject"] for grant in told["grants"]] == [leaver]
+        assert set(told["groups"]) >= {"team:leavers"}
+        assert [(m["team_id"], m["role"]) for m in told["memberships"]] == [(team, "owner")]
+        assert told["banks"] == [f"space:{shell.name}"] and len(told["devices"]) == 1
+
+    after = await state_of(world, leaver)
+    assert after[0] > before[0] and len(after[1]) == len(before[1]) + 5
+    again = await admin("offboard", leaver)
+    assert await state_of(world, leaver) == after, "a second run changes nothing"
+    assert again["suspended"] and again["tokens"] == []
+    await admin("resume", leaver)
+    await asyncio.sleep(0.6)
+    assert {await refusal_for(world, secret) for secret in secrets} == {"CREDENTIAL_REVOKED"}
+    assert (await world.start(id_token=world.forged(email=email))).principal == leaver

@@ -80,7 +80,7 @@ def _lines(held: dict[str, Any]) -> Iterator[str]:
 def _line(name: str, item: Any) -> str:
     if name == "tokens":
         token_id, _, *rest = row(item)
-        kind, grants, groups, note, used, ends, state = rest
+        kind, grants, groups, note, _, used, ends, state = rest
         return f"{token_id} {kind}, {state}; banks: {grants}; groups: {groups}; used: {used}; ends: {ends}; {note}"
     if name == "grants":
         return f"{item['effect']} {item['subject']} {item['pattern']} {','.join(item['permissions'])}"

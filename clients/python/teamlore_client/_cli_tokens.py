@@ -12,7 +12,7 @@ from teamlore_client._words import grants, listed, moment, span, split, standing
 app = typer.Typer(help="Create, list, rotate and revoke tokens.", no_args_is_help=True)
 
 TokenId = Annotated[str, typer.Argument(metavar="TOKEN_ID", help="The public id, as `list` shows it.")]
-COLUMNS = ("ID", "PRINCIPAL", "KIND", "GRANTS", "GROUPS", "NOTE", "LAST USED", "ENDS", "STATE")
+COLUMNS = ("ID", "PRINCIPAL", "KIND", "GRANTS", "GROUPS", "NOTE", "MADE BY", "LAST USED", "ENDS", "STATE")
 
 
 @app.command()
@@ -118,6 +118,7 @@ def row(token: dict[str, Any]) -> list[str]:
         grants(token["grants"]),
         listed(token["groups"]),
         token["note"] or "-",
+        token["created_by"],
         moment(token.get("last_used_at"), "never"),
         moment(token.get("expires_at"), "never"),
         standing_of(token),
