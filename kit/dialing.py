@@ -25,12 +25,12 @@ def _traced(details: Any) -> Any:
     return details._replace(metadata=grpc.aio.Metadata(*(details.metadata or ()), *sent)) if sent else details
 
 
-class _Unary(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]  # the stubs leave it untyped
+class _Unary(grpc.aio.UnaryUnaryClientInterceptor):
     async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
         return await continuation(_traced(client_call_details), request)
 
 
-class _Stream(grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[misc]  # the stubs leave it untyped
+class _Stream(grpc.aio.UnaryStreamClientInterceptor):
     async def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
         return await continuation(_traced(client_call_details), request)
 
