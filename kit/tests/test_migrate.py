@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 
 from kit.migrate import MigrationError, find_migrations, migrate
-from stack.postgres import Postgres
 
 MIGRATIONS = find_migrations(Path(__file__).resolve().parents[2] / "services")
 
@@ -22,7 +22,7 @@ async def run(url: str, sql: str) -> list[asyncpg.Record]:
 
 
 @pytest.fixture
-def empty(postgres: Postgres) -> Iterator[str]:
+def empty(postgres: Any) -> Iterator[str]:
     """The address of a database that holds nothing."""
     asyncio.run(run(postgres.dsn, "create database t_strangers"))
     yield postgres.url("t_strangers")
