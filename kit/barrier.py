@@ -81,7 +81,7 @@ NEVER_FORWARDED = frozenset({"api_key", "password", "token", "secret"})
 
 @dataclass(frozen=True)
 class Passed:
-    """A text after the barrier, and the kinds of secrets that were found in it."""
+    """A text after the barrier, and the kinds of what was found in it."""
 
     text: str
     found: tuple[str, ...]
@@ -176,15 +176,19 @@ class Barrier:
 
     def check(self, text: str) -> Passed:
         """Looks at one text."""
-        spans = self.spans(text)
-        if not spans:
-            return Passed(text, ())
-        found = tuple(sorted({span.kind for span in spans}))
-        if self.action != "redact":
-            return Passed(text, found)
-        pieces, end = [], 0
-        for span in sorted(spans, key=lambda span: (span.start, -span.stop)):
-            if span.start >= end:
-                pieces += [text[end : span.start], f"[redacted: {span.kind}]"]
-            end = max(end, span.stop)
-        return Passed("".join(pieces) + text[end:], found)
+        return settle(text, self.spans(text), self.action)
+
+
+def settle(text: str, spans: Sequence[Span], action: str) -> Passed:
+    """The text with what was found in it, rewritten where the action is `redact`."""
+    if not spans:
+        return Passed(text, ())
+    found = tuple(sorted({span.kind for span in spans}))
+    if action != "redact":
+        return Passed(text, found)
+    pieces, end = [], 0
+    for span in sorted(spans, key=lambda span: (span.start, -span.stop)):
+        if span.start >= end:
+            pieces += [text[end : span.start], f"[redacted: {span.kind}]"]
+        end = max(end, span.stop)
+    return Passed("".join(pieces) + text[end:], found)
