@@ -325,6 +325,7 @@ async def _put_policy(tx: Transaction, bank: str, policy: Policy) -> bool | None
         policy.team_memory,
         policy.min_lane,
         policy.publish_requires_review,
+        policy.pii,
     )
     return changed
 

@@ -125,6 +125,7 @@ def policy(found: banks.Policy, barrier: str) -> access_pb2.Policy:
         team_memory=found.team_memory,
         min_lane=found.min_lane,
         publish_requires_review=found.publish_requires_review,
+        pii=found.pii,
     )
 
 

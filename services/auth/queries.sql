@@ -216,7 +216,7 @@ update auth.access_head set default_access = $1
 -- name: banks_by_id
 -- Banks by their ids, and whether the client of a CLIENT bank is there and in use; a row for each id.
 select n.bank, b.layer, b.name, b.owner, b.archived, b.barrier, b.near_duplicates, b.near_duplicate_threshold,
-       b.classification, b.team_memory, b.min_lane, b.publish_requires_review, b.created_at,
+       b.classification, b.team_memory, b.min_lane, b.publish_requires_review, b.pii, b.created_at,
        case when c.client_id is not null then
          case when c.archived_at is null and e.archived_at is null then 'active' else 'archived' end end as client
 from unnest($1::text[]) n(bank)
@@ -241,7 +241,7 @@ select memory.archive_bank($1, $2)
 
 -- name: put_policy
 -- Sets what is not null of a bank's policy; false where it stood so.
-select memory.put_policy($1, $2, $3, $4, $5, $6, $7, $8)
+select memory.put_policy($1, $2, $3, $4, $5, $6, $7, $8, $9)
 
 -- name: bump_access
 -- Tells every service that the access state has changed.

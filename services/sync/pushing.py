@@ -10,6 +10,7 @@ from teamlore.sync.v1 import sync_pb2
 
 from kit.barrier import Barrier
 from kit.errors import Refusal
+from kit.pii import PersonalData
 from kit.sealing import Allocator, KeyMissing, KeyStore, Slot, key_alarm, seal, unseal
 from services.sync.records import Draft, Rejected, judge
 
@@ -67,6 +68,8 @@ class Policy:
     barrier: str = ""
     """`redact`, `reject` or `off`; empty for what the deployment says."""
     archived: bool = False
+    pii: str = "off"
+    """What becomes of personal data: `redact`, `reject` or `off`."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,7 @@ class Pusher:
         self._index = index
         self._terms = terms
         self._barriers = {action: Barrier(action) for action in ("redact", "reject", "off")}
+        self._personal = {action: PersonalData(action) for action in ("redact", "reject", "off")}
 
     async def push(
         self, bank: str, author: str, records: Sequence[sync_pb2.Record]
@@ -124,7 +128,8 @@ class Pusher:
         await self._require_quota(author)
         policy = await self._policy(bank)
         barrier = self._barriers[(policy.barrier if policy else "") or self._terms.barrier]
-        judged = await asyncio.to_thread(lambda: [judge(record, barrier) for record in records])
+        personal = self._personal[policy.pii if policy else "off"]
+        judged = await asyncio.to_thread(lambda: [judge(record, barrier, personal) for record in records])
         answers: list[Answer | None] = [
             Answer(item.id, "rejected", item.reason) if isinstance(item, Rejected) else None
             for item in judged

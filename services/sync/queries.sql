@@ -1,6 +1,6 @@
 -- name: bank_policy
 -- How a bank treats what is pushed; no row for a bank that is not there.
-select near_duplicates, near_duplicate_threshold, barrier, archived from memory.bank_policies where bank = $1
+select near_duplicates, near_duplicate_threshold, barrier, archived, pii from memory.bank_policies where bank = $1
 
 -- name: stored_today
 -- How many records a principal stored on this day (UTC), and how many seconds are left of it.

@@ -37,7 +37,11 @@ class Store:
         if row is None:
             return None
         return Policy(
-            row["near_duplicates"], row["near_duplicate_threshold"], row["barrier"] or "", row["archived"]
+            row["near_duplicates"],
+            row["near_duplicate_threshold"],
+            row["barrier"] or "",
+            row["archived"],
+            row["pii"],
         )
 
     async def stored_today(self, principal: str) -> tuple[int, float]:

@@ -13,7 +13,7 @@ from services.auth.tests.test_rules import TEAM, put
 
 DEFAULTS = pb.Policy(
     barrier="redact", near_duplicates="skip", near_duplicate_threshold=0.95, classification="internal",
-    team_memory=True, min_lane="synced", publish_requires_review=False,
+    team_memory=True, min_lane="synced", publish_requires_review=False, pii="off",
 )  # fmt: skip
 
 
@@ -45,7 +45,7 @@ async def test_a_bank_is_made_changed_archived_and_shown(auth: Auth) -> None:
     assert not (await auth("ArchiveBank", pb.ArchiveBankRequest(bank="project:x"))).changed
     assert (await auth("GetBank", pb.GetBankRequest(bank="project:x"))).bank.archived
     assert (await auth("ArchiveBank", pb.ArchiveBankRequest(bank="project:x", reopen=True))).changed
-    wanted = pb.Policy(barrier="reject", near_duplicate_threshold=0.8, team_memory=False)
+    wanted = pb.Policy(barrier="reject", near_duplicate_threshold=0.8, team_memory=False, pii="redact")
     answer = await auth("PutPolicy", pb.PutPolicyRequest(bank="project:x", policy=wanted))
     whole = pb.Policy()
     whole.CopyFrom(DEFAULTS)
@@ -54,10 +54,13 @@ async def test_a_bank_is_made_changed_archived_and_shown(auth: Auth) -> None:
     again = await auth("PutPolicy", pb.PutPolicyRequest(bank="project:x", policy=wanted))
     assert (again.changed, again.policy) == (False, whole)
     assert (await auth("GetBank", pb.GetBankRequest(bank="project:x"))).bank.policy == whole
+    alone = pb.PutPolicyRequest(bank="project:x", policy=pb.Policy(pii="reject"))
+    assert [(await auth("PutPolicy", alone)).changed for _ in range(2)] == [True, False]
     assert (await auth.audited())[rows:] == [
         "access.bank_changed", "access.bank_changed", "access.bank_archived", "access.bank_archived", "access.policy_changed",
+        "access.policy_changed",
     ]  # fmt: skip
-    assert await auth.version() == version + 5
+    assert await auth.version() == version + 6
     banks = await auth.database.fetch("select distinct bank from compliance.audit_calls order by bank")
     assert [row["bank"] for row in banks] == ["", "project:x"]
 

@@ -16,6 +16,7 @@ from kit import audit
 from kit.barrier import Barrier
 from kit.database import Database
 from kit.errors import Refusal
+from kit.pii import PersonalData
 from kit.sealing import KeyStore
 from kit.validation import violations_of
 from services.sync.neighbours import LONGEST_ASKED, IndexClient, question
@@ -24,6 +25,7 @@ from services.sync.records import Draft, Rejected, judge
 from services.sync.store import QUERIES, Store
 
 BARRIER = Barrier("redact")
+NO_PII = PersonalData("off")
 BANK = "project:push-1a2b3c4d"
 
 
@@ -155,7 +157,7 @@ def test_system_keys_and_secrets_are_dropped_and_the_hash_is_of_the_text_as_sent
     sent.content_hash = "sha256:" + hashlib.sha256(sent.text.encode()).hexdigest()
     sent.metadata["source"].string_value = "AKIAIOSFODNN7EXAMPL2"
     sent.tags.append("AKIAIOSFODNN7EXAMPL2")
-    draft = judge(sent, BARRIER)
+    draft = judge(sent, BARRIER, NO_PII)
     assert isinstance(draft, Draft)
     content = sync_pb2.MemoryContent.FromString(draft.content)
     assert sorted(content.metadata) == ["_retain_id", "source"] and b"AKIA" not in draft.content
@@ -174,7 +176,7 @@ def test_system_keys_and_secrets_are_dropped_and_the_hash_is_of_the_text_as_sent
     ],
 )
 def test_a_bad_record_is_rejected_by_the_name_of_its_field(spoiled: sync_pb2.Record, named: str) -> None:
-    found = judge(spoiled, BARRIER)
+    found = judge(spoiled, BARRIER, NO_PII)
     assert isinstance(found, Rejected) and found.reason.startswith(named)
 
 
@@ -303,6 +305,22 @@ async def test_the_banks_barrier_goes_before_the_deployments(
         assert [a.status for a in again] == ["unchanged"]
 
 
+async def test_the_banks_policy_says_what_becomes_of_personal_data(bench: Bench) -> None:
+    await bench.superuser("select memory.put_bank($1, null, null, 'user:alice')", BANK)
+    put = "select memory.put_policy($1, null, 'off', null, null, null, null, null, $2)"
+    first = record("aaaaaaaa", "write to ola@example.com")
+    assert [a.status for a in await bench.push(first)] == ["stored"]
+    await bench.superuser(put, BANK, "reject")
+    refused = await bench.push(record("bbbbbbbb", "write to ola@example.com"), record("cccccccc", "hello"))
+    assert [a.status for a in refused] == ["rejected", "stored"]
+    assert "EMAIL" in refused[0].reason and "ola" not in refused[0].reason
+    await bench.superuser(put, BANK, "redact")
+    again = await bench.push(record("dddddddd", "or to kari@example.com, too"))
+    assert [a.status for a in again] == ["stored"]
+    again = await bench.push(record("dddddddd", "or to [redacted: EMAIL], too"))
+    assert [a.status for a in again] == ["unchanged"]
+
+
 async def test_the_banks_policy_says_what_a_near_duplicate_is_and_becomes(bench: Bench) -> None:
     await bench.push(record("aaaaaaaa"))
     bench.index.answer = {"bbbbbbbb": "aaaaaaaa"}
@@ -332,17 +350,15 @@ SECRET = "api_key=abcdef "
 @pytest.mark.parametrize(
     ("grown", "reason"),
     [
-        (record("aaaaaaaa", SECRET * 3333), "text: must be at most 50000 characters, and has 116655 with"),
+        (record("aaaaaaaa", SECRET * 3333), "text: must be at most 50000 characters, and has 116655 after"),
         (record("aaaaaaaa", tags=["x" * 85 + " " + SECRET[:-1]]), "tags: must be at most 100 characters"),
     ],
 )
-def test_what_a_redaction_makes_too_long_is_rejected_by_its_size(
-    grown: sync_pb2.Record, reason: str
-) -> None:
+def test_what_a_redaction_makes_too_long_is_rejected_by_its_size(grown: sync_pb2.Record, reason: str) -> None:
     assert violations_of(grown) == []
-    found = judge(grown, BARRIER)
+    found = judge(grown, BARRIER, NO_PII)
     assert isinstance(found, Rejected) and found.reason.startswith(reason) and "abcdef" not in found.reason
-    assert isinstance(judge(grown, Barrier("off")), Draft)
+    assert isinstance(judge(grown, Barrier("off"), NO_PII), Draft)
 
 
 def drafts(*texts: str) -> list[Draft]:
@@ -369,7 +385,9 @@ async def test_equal_texts_of_one_push_are_one_whatever_their_length(monkeypatch
     class Stub:
         def __init__(self, channel: object) -> None: ...
 
-        async def FindNearDuplicates(self, request: index_pb2.FindNearDuplicatesRequest, **_: object) -> object:
+        async def FindNearDuplicates(
+            self, request: index_pb2.FindNearDuplicatesRequest, **_: object
+        ) -> object:
             assert [candidate.id for candidate in request.candidates] == ["draft-000", "draft-002"]
             return index_pb2.FindNearDuplicatesResponse(
                 results=[index_pb2.NearDuplicate(id="draft-000", duplicate_of="stored00")]
