@@ -105,9 +105,7 @@ class Finder:
         words = {memory_id: normalised(text) for memory_id, text in words.items()}
         return {
             position: [
-                Hit(hit.id, 1.0)
-                for hit in hits
-                if words.get(hit.id) == normalised(candidates[position].text)
+                Hit(hit.id, 1.0) for hit in hits if words.get(hit.id) == normalised(candidates[position].text)
             ]
             for position, hits in zip(cut, proposed, strict=True)
         }

@@ -25,7 +25,13 @@ class Parts:
         return [Seen(np.array([1, 0], dtype=np.float32), text not in self._cut) for text in texts]
 
     async def nearest(
-        self, bank: str, queries: Sequence[Vector], limit: int, threshold: float = 0, *, whole_only: bool = False,
+        self,
+        bank: str,
+        queries: Sequence[Vector],
+        limit: int,
+        threshold: float = 0,
+        *,
+        whole_only: bool = False,
         lanes: Sequence[str] = LANES,
     ) -> list[list[Hit]]:
         near = [own for own, text in self._stored.items() if not (whole_only and text in self._cut)]

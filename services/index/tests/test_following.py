@@ -44,7 +44,12 @@ def test_the_last_step_of_an_id_decides() -> None:
 
 
 def test_a_page_is_cut_where_the_model_has_enough_to_do() -> None:
-    changes = (upsert(1, "a", "x" * 300), upsert(2, "b", None), upsert(3, "c", "y" * 9000), upsert(4, "d", "z"))
+    changes = (
+        upsert(1, "a", "x" * 300),
+        upsert(2, "b", None),
+        upsert(3, "c", "y" * 9000),
+        upsert(4, "d", "z"),
+    )
     assert [change.id for change in affordable(changes, 1600)] == ["a", "b", "c"]
     assert [change.id for change in affordable(changes, 1599)] == ["a", "b"]
     assert [change.id for change in affordable(changes, 0)] == ["a"]

@@ -133,8 +133,8 @@ async def test_one_that_is_erased_while_it_is_compared_was_forgotten(
     await bench.push(record("aaaaaaaa"))
     real = bench.store.lookup
 
-    async def lookup(ids: Sequence[str]) -> Mapping[str, Known]:
-        found = await real(ids)
+    async def lookup(bank: str, ids: Sequence[str]) -> Mapping[str, Known]:
+        found = await real(bank, ids)
         row = found["aaaaaaaa"].row
         if row is not None:
             with audit.calling(audit.CallContext("memory.forget", "user:alice", "t")):
@@ -292,9 +292,7 @@ SECRET = "api_key=abcdef "
         (record("aaaaaaaa", tags=["x" * 85 + " " + SECRET[:-1]]), "tags: must be at most 100 characters"),
     ],
 )
-def test_what_a_redaction_makes_too_long_is_rejected_by_its_size(
-    grown: sync_pb2.Record, reason: str
-) -> None:
+def test_what_a_redaction_makes_too_long_is_rejected_by_its_size(grown: sync_pb2.Record, reason: str) -> None:
     assert violations_of(grown) == []
     found = judge(grown, BARRIER)
     assert isinstance(found, Rejected) and found.reason.startswith(reason) and "abcdef" not in found.reason
@@ -325,7 +323,9 @@ async def test_equal_texts_of_one_push_are_one_whatever_their_length(monkeypatch
     class Stub:
         def __init__(self, channel: object) -> None: ...
 
-        async def FindNearDuplicates(self, request: index_pb2.FindNearDuplicatesRequest, **_: object) -> object:
+        async def FindNearDuplicates(
+            self, request: index_pb2.FindNearDuplicatesRequest, **_: object
+        ) -> object:
             assert [candidate.id for candidate in request.candidates] == ["draft-000", "draft-002"]
             return index_pb2.FindNearDuplicatesResponse(
                 results=[index_pb2.NearDuplicate(id="draft-000", duplicate_of="stored00")]
