@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +12,7 @@ from teamlore.sync.v1 import sync_pb2
 
 from kit.barrier import Barrier
 from kit.errors import Refusal
-from kit.sealing import Allocator, KeyMissing, KeyStore, Slot, key_alarm, seal, unseal
+from kit.sealing import NONCE_BYTES, Allocator, KeyMissing, KeyStore, Slot, key_alarm, seal, unseal
 from services.sync.records import Draft, Rejected, judge
 
 TAKEN = "the id is taken"
@@ -185,14 +186,23 @@ class Pusher:
             fresh = [draft for draft in fresh if draft.id not in near]
         if fresh:
             slots = self._allocator.take(bank, author, len(fresh))
+            random = os.urandom(
+                NONCE_BYTES * len(fresh)
+            )  # one call for all: each costs as much as the sealing
             sealed = [
                 SealedDraft(
                     draft,
                     slot,
-                    seal(self._keys.fresh_key(slot), bank, draft.id, draft.content),
+                    seal(
+                        self._keys.fresh_key(slot),
+                        bank,
+                        draft.id,
+                        draft.content,
+                        random[at * NONCE_BYTES : (at + 1) * NONCE_BYTES],
+                    ),
                     self._retain_tag(bank, author, draft.retain_id) if draft.retain_id else None,
                 )
-                for draft, slot in zip(fresh, slots, strict=True)
+                for at, (draft, slot) in enumerate(zip(fresh, slots, strict=True))
             ]
             won = await self._store.put(bank, author, sealed, existing is None)
             lost = [draft for draft in fresh if draft.id not in won]

@@ -29,6 +29,10 @@ where i.id = any ($2)
 -- Stores new memories of one author in one bank; a row per id that was won.
 select stored_id, stored_seq from memory.put($1, $2, $3, $4, $5, $6, $7, $8, $9)
 
+-- name: push
+-- Stores new memories and writes the call's audit row; answers the ids that were won.
+select memory.push($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+
 -- name: forget
 -- Hides memories and buries ids that were never seen; answers how many of each.
 select deleted, buried from memory.hide($1, $2)

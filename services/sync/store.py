@@ -84,29 +84,32 @@ class Store:
 
         Raises Refusal INVALID_SCOPE through the driver for a bank id without a layer.
         """
-        async with self._database.transaction() as tx:
-            if make_bank:
-                await tx.fetch("open_bank", bank, author)
-            rows = await tx.fetch(
-                "put",
-                bank,
-                author,
-                [item.draft.id for item in drafts],
-                [item.draft.fact_type for item in drafts],
-                [item.draft.occurred_at for item in drafts],
-                [item.slot.page for item in drafts],
-                [item.slot.index for item in drafts],
-                [item.sealed for item in drafts],
-                [item.retain_tag for item in drafts],
-            )
-            won = {row["stored_id"] for row in rows}
-            if won:
-                if self._quota:
-                    # After the head, as everywhere: who waits here holds nothing that its holder needs.
-                    await tx.fetch("count_records", author, len(won))
-                tx.changed(bank, len(won))
+        columns = (
+            [item.draft.id for item in drafts],
+            [item.draft.fact_type for item in drafts],
+            [item.draft.occurred_at for item in drafts],
+            [item.slot.page for item in drafts],
+            [item.slot.index for item in drafts],
+            [item.sealed for item in drafts],
+            [item.retain_tag for item in drafts],
+        )
+        if make_bank:
+            won = await self._put_into_new(bank, author, columns)
+        else:
+            # The bank stands, so one statement does it all: each round trip is one that others on the head wait for.
+            won = set(await self._database.audited_value("push", bank, author, *columns, self._quota))
         if won:
             self._committed(bank)
+        return won
+
+    async def _put_into_new(self, bank: str, author: str, columns: Sequence[Any]) -> set[str]:
+        async with self._database.transaction() as tx:
+            await tx.fetch("open_bank", bank, author)
+            won = {row["stored_id"] for row in await tx.fetch("put", bank, author, *columns)}
+            if won:
+                if self._quota:
+                    await tx.fetch("count_records", author, len(won))
+                tx.changed(bank, len(won))
         return won
 
     async def forget(self, bank: str, ids: Sequence[str], makes: str = "") -> int:
