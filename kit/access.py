@@ -131,7 +131,8 @@ class Caller:
             within(pattern, permission, (*self.grants, *roles))
             and (self.ceiling is None or within(pattern, permission, self.ceiling))
             and not any(
-                permission in deny.permissions and not _disjoint(deny.pattern, pattern) for deny in self.denies
+                permission in deny.permissions and not _disjoint(deny.pattern, pattern)
+                for deny in self.denies
             )
             and (self.through is None or self.through.covers(pattern, permission))
         )

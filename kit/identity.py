@@ -295,7 +295,14 @@ def caller_of(read: Mapping[str, Any], token_id: str) -> tuple[Caller, str]:
             word = "deny" if effect == "deny" else "grant"
             grant = Grant(pattern, frozenset(words), f"{word} {subject} {pattern}")
             rules["revoked" if revoked else effect].append(grant)
-    nothing: Mapping[str, Any] = {"kind": "", "personal": True, "session": False, "revoked": False, "grants": [], "origin": []}
+    nothing: Mapping[str, Any] = {
+        "kind": "",
+        "personal": True,
+        "session": False,
+        "revoked": False,
+        "grants": [],
+        "origin": [],
+    }
     token = read["token"] or nothing
     own, origin = (
         tuple(Grant(pattern, frozenset(words), f"{name} {pattern}") for pattern, words in token[part])
@@ -424,7 +431,10 @@ class Authenticator:
         held = self._verified.get(token)
         if held is not None:
             kid, key, claims = held
-            if await self._keys.get(kid, self.access.version) is key and claims["exp"] > time.time() - JWT_LEEWAY:
+            if (
+                await self._keys.get(kid, self.access.version) is key
+                and claims["exp"] > time.time() - JWT_LEEWAY
+            ):
                 return claims
             del self._verified[token]
         kid = str(jwt.get_unverified_header(token).get("kid", ""))

@@ -108,7 +108,8 @@ def test_what_is_held_is_what_the_reference_says(
         "session": False,
         "revoked": False,
         "expires_at": None,
-        "grants": own, "origin": [],
+        "grants": own,
+        "origin": [],
     }
     read = {
         "principal": who, "groups": sorted(groups), "suspended": False, "default_access": "deny", "token": token,

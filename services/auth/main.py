@@ -25,7 +25,9 @@ class Config(Settings):
 
     service_token_hashes: str = setting("TEAMLORE_SERVICE_TOKEN_HASHES", "")
     """`sync=<sha256 hex of its token>,…`: the other services of this deployment."""
-    key_rotation: float = setting("TEAMLORE_KEY_ROTATION_SECONDS", 2_592_000.0, minimum=1, maximum=315_360_000)
+    key_rotation: float = setting(
+        "TEAMLORE_KEY_ROTATION_SECONDS", 2_592_000.0, minimum=1, maximum=315_360_000
+    )
     """From one signing key to the next."""
     key_lead: float = setting("TEAMLORE_KEY_LEAD_SECONDS", 300.0, minimum=0.1, maximum=86_400)
     """From publishing a signing key to its first use."""

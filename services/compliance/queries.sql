@@ -18,7 +18,7 @@ where bank = $1 order by placed_at desc, hold_id limit 1000
 
 -- name: erase
 -- Buries memories and writes down which keys must go.
-select deleted, erased, through from memory.erase($1, $2, $3, $4)
+select erased, buried from memory.erase($1, $2, $3, $4, $5)
 
 -- name: open_erasures
 -- Erasures that are not done; those whose keys still stand come first.

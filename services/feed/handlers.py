@@ -152,4 +152,9 @@ def _change(step: Step) -> feed_pb2.Change:
         change.occurred_at.FromDatetime(memory.occurred_at)
     change.author, change.lane, change.derivation = memory.author, memory.lane, memory.derivation
     change.fact_type, change.status, change.version = memory.fact_type, memory.status, memory.version
+    change.trust, change.may_be_stale, change.superseded_by = (
+        memory.trust, memory.may_be_stale, memory.superseded_by,
+    )  # fmt: skip
+    if memory.last_verified is not None:
+        change.last_verified.FromDatetime(memory.last_verified)
     return change

@@ -23,7 +23,7 @@ with page as materialized (
 select p.seq, p.memory_id, p.kind, p.nonce, p.changed_at,
        (select head from memory.bank_heads where bank = $1) as head,
        m.author, m.lane, m.derivation, m.fact_type, m.status, m.version, m.occurred_at, m.retained_at, m.key_page,
-       m.key_slot, m.sealed
+       m.key_slot, m.sealed, m.trust, m.may_be_stale, m.superseded_by, m.last_verified
 from page p left join memory.live_memories m on m.bank = $1 and m.id = p.memory_id and m.last_seq = p.seq
 order by p.seq
 
@@ -31,7 +31,7 @@ order by p.seq
 -- One page of live memories by id.
 select m.last_seq as seq, m.id as memory_id, 'upsert' as kind, 0::bigint as nonce, m.retained_at as changed_at,
        m.author, m.lane, m.derivation, m.fact_type, m.status, m.version, m.occurred_at, m.retained_at, m.key_page,
-       m.key_slot, m.sealed
+       m.key_slot, m.sealed, m.trust, m.may_be_stale, m.superseded_by, m.last_verified
 from memory.live_memories m where m.bank = $1 and m.id > $2 order by m.id limit $3
 
 -- name: still_live

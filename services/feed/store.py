@@ -27,6 +27,10 @@ class Memory:
     occurred_at: datetime | None
     retained_at: datetime
     content: bytes
+    trust: str = "extracted"
+    may_be_stale: bool = False
+    superseded_by: str = ""
+    last_verified: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -178,5 +182,6 @@ def _within(rows: Sequence[Any], max_bytes: int) -> Sequence[Any]:
 def _memory(row: Any, content: bytes) -> Memory:
     return Memory(
         row["author"], row["lane"], row["derivation"], row["fact_type"], row["status"], row["version"],
-        row["occurred_at"], row["retained_at"], content,
+        row["occurred_at"], row["retained_at"], content, row["trust"], row["may_be_stale"], row["superseded_by"],
+        row["last_verified"],
     )  # fmt: skip

@@ -30,6 +30,8 @@ class Draft:
     content: bytes
     fact_type: str
     occurred_at: datetime | None
+    retain_id: str = ""
+    """As sent: which retain the text is a chunk of."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,9 @@ def judge(record: sync_pb2.Record, barrier: Barrier, personal: PersonalData) -> 
     grown = _outgrown(content)
     if grown:
         return Rejected(record.id, grown)
-    return Draft(
-        record.id, content.text, content.SerializeToString(deterministic=True), record.fact_type, occurred
-    )
+    sealed = content.SerializeToString(deterministic=True)
+    retain = record.metadata["_retain_id"].string_value if "_retain_id" in record.metadata else ""
+    return Draft(record.id, content.text, sealed, record.fact_type, occurred, retain)
 
 
 def _outgrown(content: sync_pb2.MemoryContent) -> str:

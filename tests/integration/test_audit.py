@@ -66,7 +66,9 @@ ACCESS: dict[str, tuple[list[Message], Message]] = {
     ),
 }
 # The same again changes nothing more, and then leaves no row.
-REPEATABLE = {"Push", "Forget", "RevokeToken", "LiftHold", "EraseMemories", *ACCESS} - {"CreatePersonalKey"}
+REPEATABLE = {"Push", "PushStream", "Forget", "RevokeToken", "LiftHold", "EraseMemories", *ACCESS} - {
+    "CreatePersonalKey"
+}
 
 
 async def stored(stack: RunningStack, token: str) -> str:
@@ -113,6 +115,12 @@ async def arrange(stack: RunningStack, method: MethodDescriptor, token: str) -> 
         return request
     if name == "Push":
         return sync_pb2.PushRequest(bank=BANK, records=[a_record(), a_record()])
+    if name == "PushStream":
+        return sync_pb2.PushStreamRequest(bank=BANK, sequence=1, records=[a_record()])
+    if name == "UpdateStatus":
+        return sync_pb2.UpdateStatusRequest(
+            bank=BANK, id=await stored(stack, token), version=1, status="suspect"
+        )
     if name == "Forget":
         return sync_pb2.ForgetRequest(bank=BANK, memory_ids=[await stored(stack, token)])
     if name == "RegisterDevice":

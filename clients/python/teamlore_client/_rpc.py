@@ -1,6 +1,6 @@
 """The team's services over gRPC, as a laptop calls them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
 from teamlore.compliance.v1 import compliance_pb2, compliance_pb2_grpc
@@ -10,6 +10,7 @@ from teamlore.sync.v1 import sync_pb2, sync_pb2_grpc
 from teamlore_client._address import Address
 from teamlore_client._calls import Connection
 from teamlore_client._memory import Memory
+from teamlore_client._streaming import push_stream
 from teamlore_client._wire import (
     Answer,
     Batch,
@@ -48,6 +49,12 @@ class TeamClient(Connection):
         request = sync_pb2.PushRequest(bank=bank, records=[record_of(memory) for memory in memories])
         answer = self.call(self._sync.Push, request)
         return tuple(Answer(each.id, each.status, each.reason, each.duplicate_of) for each in answer.results)
+
+    def push_stream(
+        self, bank: str, batches: Iterator[Sequence[Memory]]
+    ) -> Iterator[tuple[Sequence[Memory], tuple[Answer, ...]]]:
+        """Store any number of batches of 1 to 100; give each with its answers, in order, as they are committed."""
+        return push_stream(self._sync.PushStream, self._metadata, bank, batches)
 
     def list_changes(self, bank: str, cursor: str, limit: int) -> Batch:
         """Return the page of the feed after a cursor; an empty one is the beginning."""

@@ -114,7 +114,9 @@ def test_leaving_works_offline_and_says_what_remains(
     assert json.loads(path.read_text())["banks"] == {}
 
 
-def test_a_join_that_fails_keeps_nothing_and_revokes_its_key(home: Path, fake: FakeAccess, feed: Feed) -> None:
+def test_a_join_that_fails_keeps_nothing_and_revokes_its_key(
+    home: Path, fake: FakeAccess, feed: Feed
+) -> None:
     feed.registers = False
     assert call("team", "join", fake.server, "--token", PERSON, "--yes")[0] == 4
     assert not (home / ".config/teamlore/team.json").exists()

@@ -104,7 +104,9 @@ async def test_tokens_are_listed_by_page_without_their_secret(auth: Auth) -> Non
     secrets = [await auth.token("user:ann", ("project:x", "read"), note=f"n{i}") for i in range(5)]
     session = await auth.session("user:ann")
     await auth("CreatePersonalKey", pb.CreatePersonalKeyRequest(note="key"), session)
-    while not await auth.database.fetchval("select count(*) from auth.tokens where last_used_at is not null and note = 'n0'"):
+    while not await auth.database.fetchval(
+        "select count(*) from auth.tokens where last_used_at is not null and note = 'n0'"
+    ):
         await all_tokens(auth, secrets[0], 2)
         await asyncio.sleep(0.1)
     own = await all_tokens(auth, secrets[0], 2)
@@ -191,7 +193,9 @@ async def test_a_use_is_noted_once_a_minute_and_is_no_change_of_access(auth: Aut
     used = None
     while used is None:
         await asyncio.sleep(0.05)
-        used = await auth.database.fetchval("select last_used_at from auth.tokens where principal = 'user:ann'")
+        used = await auth.database.fetchval(
+            "select last_used_at from auth.tokens where principal = 'user:ann'"
+        )
     assert used.second == used.microsecond == 0
     assert await auth.version() == before
 

@@ -137,8 +137,8 @@ async def test_one_that_is_erased_while_it_is_compared_was_forgotten(
     await bench.push(record("aaaaaaaa"))
     real = bench.store.lookup
 
-    async def lookup(ids: Sequence[str]) -> Mapping[str, Known]:
-        found = await real(ids)
+    async def lookup(bank: str, ids: Sequence[str]) -> Mapping[str, Known]:
+        found = await real(bank, ids)
         row = found["aaaaaaaa"].row
         if row is not None:
             with audit.calling(audit.CallContext("memory.forget", "user:alice", "t")):
@@ -397,3 +397,11 @@ async def test_equal_texts_of_one_push_are_one_whatever_their_length(monkeypatch
     found = await client.find(BANK, drafts("one", " one", "two", "two"), 0.95)
     assert found == {"draft-000": "stored00", "draft-001": "stored00", "draft-003": "draft-002"}
     await client.close()
+
+
+async def test_each_push_leaves_its_audit_row_and_one_that_stored_nothing_leaves_none(bench: Bench) -> None:
+    await bench.push(record("aaaaaaaa"))  # makes the bank
+    await bench.push(record("bbbbbbbb", "second"), record("cccccccc", "third"))
+    await bench.push(record("bbbbbbbb", "second"))
+    rows = "select string_agg(name || ' ' || objects, ', ' order by audit_id) from compliance.audit_calls"
+    assert await bench.superuser(rows) == "memory.push 1, memory.push 2"

@@ -29,7 +29,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from teamlore.common.v1 import access_pb2 as teamlore_dot_common_dot_v1_dot_access__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bteamlore/feed/v1/feed.proto\x12\x10teamlore.feed.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fteamlore/common/v1/access.proto\"\xc9\x03\n\x06\x43hange\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0c\n\x04tags\x18\x03 \x03(\t\x12\x38\n\x08metadata\x18\x04 \x03(\x0b\x32&.teamlore.feed.v1.Change.MetadataEntry\x12/\n\x0boccurred_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tfact_type\x18\x06 \x01(\t\x12\x0f\n\x07\x64\x65leted\x18\x07 \x01(\x08\x12\x0b\n\x03seq\x18\x08 \x01(\x03\x12.\n\nchanged_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bretained_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nderivation\x18\x0b \x01(\t\x12\x0e\n\x06\x61uthor\x18\x0c \x01(\t\x12\x0c\n\x04lane\x18\r \x01(\t\x12\x0e\n\x06status\x18\x0e \x01(\t\x12\x0f\n\x07version\x18\x0f \x01(\x05\x1aG\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12%\n\x05value\x18\x02 \x01(\x0b\x32\x16.google.protobuf.Value:\x02\x38\x01\"u\n\x0b\x43hangeBatch\x12)\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x18.teamlore.feed.v1.Change\x12\x11\n\tafter_seq\x18\x02 \x01(\x03\x12\x13\n\x0bthrough_seq\x18\x03 \x01(\x03\x12\x13\n\x0bnext_cursor\x18\x04 \x01(\t\"\'\n\x08\x42ookmark\x12\x0b\n\x03seq\x18\x01 \x01(\x03\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"m\n\x12ListChangesRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12\x18\n\x06\x63ursor\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\x12\r\n\x05limit\x18\x03 \x01(\x05\"\x8f\x01\n\x13ListChangesResponse\x12)\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x18.teamlore.feed.v1.Change\x12\x11\n\tafter_seq\x18\x02 \x01(\x03\x12\x13\n\x0bthrough_seq\x18\x03 \x01(\x03\x12\x13\n\x0bnext_cursor\x18\x04 \x01(\t\x12\x10\n\x08has_more\x18\x05 \x01(\x08\"_\n\x13WatchChangesRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12\x18\n\x06\x63ursor\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\"\x7f\n\x14WatchChangesResponse\x12.\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x1d.teamlore.feed.v1.ChangeBatchH\x00\x12.\n\x08\x62ookmark\x18\x02 \x01(\x0b\x32\x1a.teamlore.feed.v1.BookmarkH\x00\x42\x07\n\x05\x65vent\"@\n\x0eGetHeadRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\"@\n\x0fGetHeadResponse\x12\x0c\n\x04head\x18\x01 \x01(\x03\x12\x0f\n\x07horizon\x18\x02 \x01(\x03\x12\x0e\n\x06\x63ursor\x18\x03 \x01(\t\"B\n\x10GetDigestRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\"<\n\x11GetDigestResponse\x12\x0b\n\x03seq\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\x12\x0b\n\x03sum\x18\x03 \x01(\x04\"{\n\x0fListLiveRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12\x1a\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\"W\n\x10ListLiveResponse\x12*\n\x08memories\x18\x01 \x03(\x0b\x32\x18.teamlore.feed.v1.Change\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"q\n\x15RegisterDeviceRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12(\n\tdevice_id\x18\x02 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{32}$\"\x18\n\x16RegisterDeviceResponse\"\x8c\x01\n\x12\x41\x63kErasuresRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12(\n\tdevice_id\x18\x02 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{32}$\x12\x1c\n\x0bthrough_seq\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\"\x15\n\x13\x41\x63kErasuresResponse2\xc9\x08\n\x0b\x46\x65\x65\x64Service\x12\x9b\x01\n\x0bListChanges\x12$.teamlore.feed.v1.ListChangesRequest\x1a%.teamlore.feed.v1.ListChangesResponse\"?\xea\xc7\x18\x1b\n\x04\x62\x61nkH\x01R\x11\x66\x65\x65\x64.list_changes\x82\xd3\xe4\x93\x02\x1a\x12\x18/v1/banks/{bank}/changes\x12\x81\x01\n\x0cWatchChanges\x12%.teamlore.feed.v1.WatchChangesRequest\x1a&.teamlore.feed.v1.WatchChangesResponse\" \xea\xc7\x18\x1c\n\x04\x62\x61nkH\x01R\x12\x66\x65\x65\x64.watch_changes0\x01\x12\x88\x01\n\x07GetHead\x12 .teamlore.feed.v1.GetHeadRequest\x1a!.teamlore.feed.v1.GetHeadResponse\"8\xea\xc7\x18\x17\n\x04\x62\x61nkH\x01R\rfeed.get_head\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/banks/{bank}/head\x12\x92\x01\n\tGetDigest\x12\".teamlore.feed.v1.GetDigestRequest\x1a#.teamlore.feed.v1.GetDigestResponse\"<\xea\xc7\x18\x19\n\x04\x62\x61nkH\x01R\x0f\x66\x65\x65\x64.get_digest\x82\xd3\xe4\x93\x02\x19\x12\x17/v1/banks/{bank}/digest\x12\x8c\x01\n\x08ListLive\x12!.teamlore.feed.v1.ListLiveRequest\x1a\".teamlore.feed.v1.ListLiveResponse\"9\xea\xc7\x18\x18\n\x04\x62\x61nkH\x01R\x0e\x66\x65\x65\x64.list_live\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/banks/{bank}/live\x12\xa9\x01\n\x0eRegisterDevice\x12\'.teamlore.feed.v1.RegisterDeviceRequest\x1a(.teamlore.feed.v1.RegisterDeviceResponse\"D\xea\xc7\x18\x1d\n\x04\x62\x61nkH\x01R\x11\x64\x65vice.registeredX\x01\x82\xd3\xe4\x93\x02\x1d\"\x18/v1/banks/{bank}/devices:\x01*\x12\xbc\x01\n\x0b\x41\x63kErasures\x12$.teamlore.feed.v1.AckErasuresRequest\x1a%.teamlore.feed.v1.AckErasuresResponse\"`\xea\xc7\x18(\n\x04\x62\x61nkH\x01R\x1c\x64\x65vice.erasures_acknowledgedX\x01\x82\xd3\xe4\x93\x02.\")/v1/banks/{bank}/devices/{device_id}/acks:\x01*b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bteamlore/feed/v1/feed.proto\x12\x10teamlore.feed.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fteamlore/common/v1/access.proto\"\xb8\x04\n\x06\x43hange\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0c\n\x04tags\x18\x03 \x03(\t\x12\x38\n\x08metadata\x18\x04 \x03(\x0b\x32&.teamlore.feed.v1.Change.MetadataEntry\x12/\n\x0boccurred_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tfact_type\x18\x06 \x01(\t\x12\x0f\n\x07\x64\x65leted\x18\x07 \x01(\x08\x12\x0b\n\x03seq\x18\x08 \x01(\x03\x12.\n\nchanged_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bretained_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nderivation\x18\x0b \x01(\t\x12\x0e\n\x06\x61uthor\x18\x0c \x01(\t\x12\x0c\n\x04lane\x18\r \x01(\t\x12\x0e\n\x06status\x18\x0e \x01(\t\x12\x0f\n\x07version\x18\x0f \x01(\x05\x12\r\n\x05trust\x18\x10 \x01(\t\x12\x14\n\x0cmay_be_stale\x18\x11 \x01(\x08\x12\x15\n\rsuperseded_by\x18\x12 \x01(\t\x12\x31\n\rlast_verified\x18\x13 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1aG\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12%\n\x05value\x18\x02 \x01(\x0b\x32\x16.google.protobuf.Value:\x02\x38\x01\"u\n\x0b\x43hangeBatch\x12)\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x18.teamlore.feed.v1.Change\x12\x11\n\tafter_seq\x18\x02 \x01(\x03\x12\x13\n\x0bthrough_seq\x18\x03 \x01(\x03\x12\x13\n\x0bnext_cursor\x18\x04 \x01(\t\"\'\n\x08\x42ookmark\x12\x0b\n\x03seq\x18\x01 \x01(\x03\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"m\n\x12ListChangesRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12\x18\n\x06\x63ursor\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\x12\r\n\x05limit\x18\x03 \x01(\x05\"\x8f\x01\n\x13ListChangesResponse\x12)\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x18.teamlore.feed.v1.Change\x12\x11\n\tafter_seq\x18\x02 \x01(\x03\x12\x13\n\x0bthrough_seq\x18\x03 \x01(\x03\x12\x13\n\x0bnext_cursor\x18\x04 \x01(\t\x12\x10\n\x08has_more\x18\x05 \x01(\x08\"_\n\x13WatchChangesRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12\x18\n\x06\x63ursor\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\"\x7f\n\x14WatchChangesResponse\x12.\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x1d.teamlore.feed.v1.ChangeBatchH\x00\x12.\n\x08\x62ookmark\x18\x02 \x01(\x0b\x32\x1a.teamlore.feed.v1.BookmarkH\x00\x42\x07\n\x05\x65vent\"@\n\x0eGetHeadRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\"@\n\x0fGetHeadResponse\x12\x0c\n\x04head\x18\x01 \x01(\x03\x12\x0f\n\x07horizon\x18\x02 \x01(\x03\x12\x0e\n\x06\x63ursor\x18\x03 \x01(\t\"B\n\x10GetDigestRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\"<\n\x11GetDigestResponse\x12\x0b\n\x03seq\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\x12\x0b\n\x03sum\x18\x03 \x01(\x04\"{\n\x0fListLiveRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12\x1a\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\"W\n\x10ListLiveResponse\x12*\n\x08memories\x18\x01 \x03(\x0b\x32\x18.teamlore.feed.v1.Change\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"q\n\x15RegisterDeviceRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12(\n\tdevice_id\x18\x02 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{32}$\"\x18\n\x16RegisterDeviceResponse\"\x8c\x01\n\x12\x41\x63kErasuresRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12(\n\tdevice_id\x18\x02 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{32}$\x12\x1c\n\x0bthrough_seq\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\"\x15\n\x13\x41\x63kErasuresResponse2\xc9\x08\n\x0b\x46\x65\x65\x64Service\x12\x9b\x01\n\x0bListChanges\x12$.teamlore.feed.v1.ListChangesRequest\x1a%.teamlore.feed.v1.ListChangesResponse\"?\xea\xc7\x18\x1b\n\x04\x62\x61nkH\x01R\x11\x66\x65\x65\x64.list_changes\x82\xd3\xe4\x93\x02\x1a\x12\x18/v1/banks/{bank}/changes\x12\x81\x01\n\x0cWatchChanges\x12%.teamlore.feed.v1.WatchChangesRequest\x1a&.teamlore.feed.v1.WatchChangesResponse\" \xea\xc7\x18\x1c\n\x04\x62\x61nkH\x01R\x12\x66\x65\x65\x64.watch_changes0\x01\x12\x88\x01\n\x07GetHead\x12 .teamlore.feed.v1.GetHeadRequest\x1a!.teamlore.feed.v1.GetHeadResponse\"8\xea\xc7\x18\x17\n\x04\x62\x61nkH\x01R\rfeed.get_head\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/banks/{bank}/head\x12\x92\x01\n\tGetDigest\x12\".teamlore.feed.v1.GetDigestRequest\x1a#.teamlore.feed.v1.GetDigestResponse\"<\xea\xc7\x18\x19\n\x04\x62\x61nkH\x01R\x0f\x66\x65\x65\x64.get_digest\x82\xd3\xe4\x93\x02\x19\x12\x17/v1/banks/{bank}/digest\x12\x8c\x01\n\x08ListLive\x12!.teamlore.feed.v1.ListLiveRequest\x1a\".teamlore.feed.v1.ListLiveResponse\"9\xea\xc7\x18\x18\n\x04\x62\x61nkH\x01R\x0e\x66\x65\x65\x64.list_live\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/banks/{bank}/live\x12\xa9\x01\n\x0eRegisterDevice\x12\'.teamlore.feed.v1.RegisterDeviceRequest\x1a(.teamlore.feed.v1.RegisterDeviceResponse\"D\xea\xc7\x18\x1d\n\x04\x62\x61nkH\x01R\x11\x64\x65vice.registeredX\x01\x82\xd3\xe4\x93\x02\x1d\"\x18/v1/banks/{bank}/devices:\x01*\x12\xbc\x01\n\x0b\x41\x63kErasures\x12$.teamlore.feed.v1.AckErasuresRequest\x1a%.teamlore.feed.v1.AckErasuresResponse\"`\xea\xc7\x18(\n\x04\x62\x61nkH\x01R\x1c\x64\x65vice.erasures_acknowledgedX\x01\x82\xd3\xe4\x93\x02.\")/v1/banks/{bank}/devices/{device_id}/acks:\x01*b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -81,41 +81,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FEEDSERVICE'].methods_by_name['AckErasures']._loaded_options = None
   _globals['_FEEDSERVICE'].methods_by_name['AckErasures']._serialized_options = b'\352\307\030(\n\004bankH\001R\034device.erasures_acknowledgedX\001\202\323\344\223\002.\")/v1/banks/{bank}/devices/{device_id}/acks:\001*'
   _globals['_CHANGE']._serialized_start=205
-  _globals['_CHANGE']._serialized_end=662
-  _globals['_CHANGE_METADATAENTRY']._serialized_start=591
-  _globals['_CHANGE_METADATAENTRY']._serialized_end=662
-  _globals['_CHANGEBATCH']._serialized_start=664
-  _globals['_CHANGEBATCH']._serialized_end=781
-  _globals['_BOOKMARK']._serialized_start=783
-  _globals['_BOOKMARK']._serialized_end=822
-  _globals['_LISTCHANGESREQUEST']._serialized_start=824
-  _globals['_LISTCHANGESREQUEST']._serialized_end=933
-  _globals['_LISTCHANGESRESPONSE']._serialized_start=936
-  _globals['_LISTCHANGESRESPONSE']._serialized_end=1079
-  _globals['_WATCHCHANGESREQUEST']._serialized_start=1081
-  _globals['_WATCHCHANGESREQUEST']._serialized_end=1176
-  _globals['_WATCHCHANGESRESPONSE']._serialized_start=1178
-  _globals['_WATCHCHANGESRESPONSE']._serialized_end=1305
-  _globals['_GETHEADREQUEST']._serialized_start=1307
-  _globals['_GETHEADREQUEST']._serialized_end=1371
-  _globals['_GETHEADRESPONSE']._serialized_start=1373
-  _globals['_GETHEADRESPONSE']._serialized_end=1437
-  _globals['_GETDIGESTREQUEST']._serialized_start=1439
-  _globals['_GETDIGESTREQUEST']._serialized_end=1505
-  _globals['_GETDIGESTRESPONSE']._serialized_start=1507
-  _globals['_GETDIGESTRESPONSE']._serialized_end=1567
-  _globals['_LISTLIVEREQUEST']._serialized_start=1569
-  _globals['_LISTLIVEREQUEST']._serialized_end=1692
-  _globals['_LISTLIVERESPONSE']._serialized_start=1694
-  _globals['_LISTLIVERESPONSE']._serialized_end=1781
-  _globals['_REGISTERDEVICEREQUEST']._serialized_start=1783
-  _globals['_REGISTERDEVICEREQUEST']._serialized_end=1896
-  _globals['_REGISTERDEVICERESPONSE']._serialized_start=1898
-  _globals['_REGISTERDEVICERESPONSE']._serialized_end=1922
-  _globals['_ACKERASURESREQUEST']._serialized_start=1925
-  _globals['_ACKERASURESREQUEST']._serialized_end=2065
-  _globals['_ACKERASURESRESPONSE']._serialized_start=2067
-  _globals['_ACKERASURESRESPONSE']._serialized_end=2088
-  _globals['_FEEDSERVICE']._serialized_start=2091
-  _globals['_FEEDSERVICE']._serialized_end=3188
+  _globals['_CHANGE']._serialized_end=773
+  _globals['_CHANGE_METADATAENTRY']._serialized_start=702
+  _globals['_CHANGE_METADATAENTRY']._serialized_end=773
+  _globals['_CHANGEBATCH']._serialized_start=775
+  _globals['_CHANGEBATCH']._serialized_end=892
+  _globals['_BOOKMARK']._serialized_start=894
+  _globals['_BOOKMARK']._serialized_end=933
+  _globals['_LISTCHANGESREQUEST']._serialized_start=935
+  _globals['_LISTCHANGESREQUEST']._serialized_end=1044
+  _globals['_LISTCHANGESRESPONSE']._serialized_start=1047
+  _globals['_LISTCHANGESRESPONSE']._serialized_end=1190
+  _globals['_WATCHCHANGESREQUEST']._serialized_start=1192
+  _globals['_WATCHCHANGESREQUEST']._serialized_end=1287
+  _globals['_WATCHCHANGESRESPONSE']._serialized_start=1289
+  _globals['_WATCHCHANGESRESPONSE']._serialized_end=1416
+  _globals['_GETHEADREQUEST']._serialized_start=1418
+  _globals['_GETHEADREQUEST']._serialized_end=1482
+  _globals['_GETHEADRESPONSE']._serialized_start=1484
+  _globals['_GETHEADRESPONSE']._serialized_end=1548
+  _globals['_GETDIGESTREQUEST']._serialized_start=1550
+  _globals['_GETDIGESTREQUEST']._serialized_end=1616
+  _globals['_GETDIGESTRESPONSE']._serialized_start=1618
+  _globals['_GETDIGESTRESPONSE']._serialized_end=1678
+  _globals['_LISTLIVEREQUEST']._serialized_start=1680
+  _globals['_LISTLIVEREQUEST']._serialized_end=1803
+  _globals['_LISTLIVERESPONSE']._serialized_start=1805
+  _globals['_LISTLIVERESPONSE']._serialized_end=1892
+  _globals['_REGISTERDEVICEREQUEST']._serialized_start=1894
+  _globals['_REGISTERDEVICEREQUEST']._serialized_end=2007
+  _globals['_REGISTERDEVICERESPONSE']._serialized_start=2009
+  _globals['_REGISTERDEVICERESPONSE']._serialized_end=2033
+  _globals['_ACKERASURESREQUEST']._serialized_start=2036
+  _globals['_ACKERASURESREQUEST']._serialized_end=2176
+  _globals['_ACKERASURESRESPONSE']._serialized_start=2178
+  _globals['_ACKERASURESRESPONSE']._serialized_end=2199
+  _globals['_FEEDSERVICE']._serialized_start=2202
+  _globals['_FEEDSERVICE']._serialized_end=3299
 # @@protoc_insertion_point(module_scope)

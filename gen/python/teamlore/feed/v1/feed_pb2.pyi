@@ -64,6 +64,10 @@ class Change(_message.Message):
     LANE_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    TRUST_FIELD_NUMBER: _builtins.int
+    MAY_BE_STALE_FIELD_NUMBER: _builtins.int
+    SUPERSEDED_BY_FIELD_NUMBER: _builtins.int
+    LAST_VERIFIED_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The memory's id."""
     text: _builtins.str
@@ -84,6 +88,12 @@ class Change(_message.Message):
     """`current`, `suspect`, `contradicted` or `superseded`."""
     version: _builtins.int
     """Grows with each change of the status."""
+    trust: _builtins.str
+    """`extracted`, `agent_inferred`, `agent_verified` or `human`."""
+    may_be_stale: _builtins.bool
+    """True where somebody thinks that it may no longer hold."""
+    superseded_by: _builtins.str
+    """The memory of the bank that took its place; empty for none."""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The tags."""
@@ -104,6 +114,10 @@ class Change(_message.Message):
     def retained_at(self) -> _timestamp_pb2.Timestamp:
         """When the memory was stored."""
 
+    @_builtins.property
+    def last_verified(self) -> _timestamp_pb2.Timestamp:
+        """When somebody last looked whether it holds."""
+
     def __init__(
         self,
         *,
@@ -122,10 +136,14 @@ class Change(_message.Message):
         lane: _builtins.str = ...,
         status: _builtins.str = ...,
         version: _builtins.int = ...,
+        trust: _builtins.str = ...,
+        may_be_stale: _builtins.bool = ...,
+        superseded_by: _builtins.str = ...,
+        last_verified: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["changed_at", b"changed_at", "occurred_at", b"occurred_at", "retained_at", b"retained_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["changed_at", b"changed_at", "last_verified", b"last_verified", "occurred_at", b"occurred_at", "retained_at", b"retained_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["author", b"author", "changed_at", b"changed_at", "deleted", b"deleted", "derivation", b"derivation", "fact_type", b"fact_type", "id", b"id", "lane", b"lane", "metadata", b"metadata", "occurred_at", b"occurred_at", "retained_at", b"retained_at", "seq", b"seq", "status", b"status", "tags", b"tags", "text", b"text", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["author", b"author", "changed_at", b"changed_at", "deleted", b"deleted", "derivation", b"derivation", "fact_type", b"fact_type", "id", b"id", "lane", b"lane", "last_verified", b"last_verified", "may_be_stale", b"may_be_stale", "metadata", b"metadata", "occurred_at", b"occurred_at", "retained_at", b"retained_at", "seq", b"seq", "status", b"status", "superseded_by", b"superseded_by", "tags", b"tags", "text", b"text", "trust", b"trust", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
