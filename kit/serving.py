@@ -124,8 +124,8 @@ class Interceptor(grpc.aio.ServerInterceptor):
                     await self._refuse(seen, error, context)
 
         if method.server_streaming:
-            return grpc.unary_stream_rpc_method_handler(stream, None, handler.response_serializer)
-        return grpc.unary_unary_rpc_method_handler(unary, None, handler.response_serializer)
+            return grpc.unary_stream_rpc_method_handler(stream, None, _as_bytes)
+        return grpc.unary_unary_rpc_method_handler(unary, None, _as_bytes)
 
     def _held(self, caller: Caller | None) -> contextlib.AbstractContextManager[None]:
         """Counts an open stream of the caller; another service of ours may hold any number."""
@@ -247,6 +247,11 @@ class Interceptor(grpc.aio.ServerInterceptor):
         if refusal.reason in DENIALS or (seen.deciding and refusal.reason == "NOT_FOUND"):
             await self._decisions.denied(seen.method, seen.caller, refusal.reason, seen.bank)
         await context.abort(refusal.rule.code, refusal.message, trailing_metadata=trailers(refusal))
+
+
+def _as_bytes(answer: Message | bytes) -> bytes:
+    """An answer for the wire; a handler may have written it itself."""
+    return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
 def _require_one_request(method: MethodDescriptor) -> None:
