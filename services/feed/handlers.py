@@ -1,8 +1,10 @@
 """The calls of feed: decoded, authenticated, authorised and validated by the interceptor."""
 
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Any
 
+from google.protobuf.timestamp_pb2 import Timestamp
 from teamlore.feed.v1 import feed_pb2, feed_pb2_grpc
 
 from kit.errors import Refusal
@@ -11,7 +13,7 @@ from kit.identity import Authenticator, caller
 from services.feed import wire
 from services.feed.cursors import Cursor, CursorCodec
 from services.feed.heads import Heads
-from services.feed.store import Head, Page, Store
+from services.feed.store import DEVICES, Head, Page, Store
 from services.feed.watching import follow
 
 DEFAULT_LIMIT, LARGEST_LIMIT = 100, 1000
@@ -35,7 +37,10 @@ class FeedHandlers(feed_pb2_grpc.FeedServiceServicer):
     def _start(self, bank: str, text: str) -> Cursor | None:
         return self._codec.read(bank, text) if text else None
 
-    async def ListChanges(self, request: feed_pb2.ListChangesRequest, context: Any) -> bytes:
+    # Answers that carry changes are bytes already, which the interceptor passes through; the stubs know messages alone.
+    async def ListChanges(  # type: ignore[override]
+        self, request: feed_pb2.ListChangesRequest, context: Any
+    ) -> bytes:
         """One batch after a cursor: the bytes of a ListChangesResponse."""
         limit = DEFAULT_LIMIT if request.limit == 0 else min(max(request.limit, 1), LARGEST_LIMIT)
         start = self._start(request.bank, request.cursor)
@@ -48,7 +53,7 @@ class FeedHandlers(feed_pb2_grpc.FeedServiceServicer):
         )
         return page.changes + rest.SerializeToString()
 
-    async def WatchChanges(
+    async def WatchChanges(  # type: ignore[override]
         self, request: feed_pb2.WatchChangesRequest, context: Any
     ) -> AsyncIterator[bytes | feed_pb2.WatchChangesResponse]:
         """Changes as they are committed: the bytes of a WatchChangesResponse for each batch."""
@@ -86,7 +91,9 @@ class FeedHandlers(feed_pb2_grpc.FeedServiceServicer):
         head = await self._store.head(request.bank)
         return feed_pb2.GetDigestResponse(seq=head.head, count=head.live, sum=head.digest)
 
-    async def ListLive(self, request: feed_pb2.ListLiveRequest, context: Any) -> bytes:
+    async def ListLive(  # type: ignore[override]
+        self, request: feed_pb2.ListLiveRequest, context: Any
+    ) -> bytes:
         """One page of live memories: the bytes of a ListLiveResponse."""
         size = min(request.page_size or DEFAULT_PAGE, LARGEST_PAGE)
         after = self._codec.read_page(request.bank, request.page_token) if request.page_token else ""
@@ -98,9 +105,53 @@ class FeedHandlers(feed_pb2_grpc.FeedServiceServicer):
         self, request: feed_pb2.RegisterDeviceRequest, context: Any
     ) -> feed_pb2.RegisterDeviceResponse:
         """Makes a device known as a mirror."""
-        if not await self._store.register_device(request.bank, request.device_id, caller().principal):
+        answer = await self._store.register_device(request.bank, request.device_id, caller().principal)
+        if answer == "foreign":
             raise Refusal("NOT_FOUND", "there is no such device of yours")
+        if answer == "full":
+            raise Refusal(
+                "QUOTA_EXCEEDED",
+                f"you have {DEVICES} devices in this bank; retire one that you no longer use with RetireDevice",
+            )
         return feed_pb2.RegisterDeviceResponse()
+
+    async def _whose(self, bank: str) -> str | None:
+        """Whose devices the caller may see and retire; None for everybody's."""
+        who = caller()
+        admin = who.internal or who.may("admin", bank, await self._authenticator.access.facts(who, bank))
+        return None if admin else who.principal
+
+    async def ListDevices(
+        self, request: feed_pb2.ListDevicesRequest, context: Any
+    ) -> feed_pb2.ListDevicesResponse:
+        """One page of devices by id."""
+        bank, size = request.bank, min(request.page_size or DEFAULT_LIMIT, LARGEST_LIMIT)
+        after = self._codec.read_page(bank, request.page_token, "devices") if request.page_token else ""
+        found = await self._store.devices(bank, await self._whose(bank), after, size)
+        more = len(found) == size
+        return feed_pb2.ListDevicesResponse(
+            devices=[
+                feed_pb2.Device(
+                    device_id=each.device_id,
+                    principal=each.principal,
+                    registered_at=_timestamp(each.registered_at),
+                    last_seen_at=_timestamp(each.last_seen_at),
+                    acked_seq=each.acked_seq,
+                    retired_at=_timestamp(each.retired_at),
+                )
+                for each in found
+            ],
+            next_page_token=self._codec.write_page(bank, found[-1].device_id, "devices") if more else "",
+        )
+
+    async def RetireDevice(
+        self, request: feed_pb2.RetireDeviceRequest, context: Any
+    ) -> feed_pb2.RetireDeviceResponse:
+        """Retires a device, so that nobody waits for its word."""
+        whose = await self._whose(request.bank)
+        if not await self._store.retire_device(request.bank, request.device_id, whose):
+            raise Refusal("NOT_FOUND", "there is no such device that you may retire")
+        return feed_pb2.RetireDeviceResponse()
 
     async def AckErasures(
         self, request: feed_pb2.AckErasuresRequest, context: Any
@@ -115,3 +166,11 @@ class FeedHandlers(feed_pb2_grpc.FeedServiceServicer):
 
 def _at(head: Head) -> Cursor:
     return Cursor(head.epoch, head.head, head.nonce)
+
+
+def _timestamp(moment: datetime | None) -> Timestamp | None:
+    if moment is None:
+        return None
+    stamp = Timestamp()
+    stamp.FromDatetime(moment)
+    return stamp

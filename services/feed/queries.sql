@@ -43,9 +43,22 @@ select m.id from memory.live_memories m join unnest($2::text[], $3::bigint[]) t(
 -- The heads of watched banks, in one query.
 select bank, head from memory.bank_heads where bank = any ($1)
 
--- name: register_device
--- Makes a device known; no row where it belongs to another principal.
-select memory.register_device($1, $2, $3)
+-- name: admit_device
+-- Makes a device known: `new` or `known`; `foreign` where it belongs to another principal, `full` at the limit.
+select memory.admit_device($1, $2, $3, $4)
+
+-- name: retire_device
+-- Retires a device, of any principal where $3 is null; no row where that changed nothing.
+select memory.retire_device($1, $2, $3)
+
+-- name: device_is_known
+-- Whether a bank has such a device, of any principal where $3 is null.
+select exists (select from memory.mirrors where bank = $1 and device_id = $2 and ($3::text is null or principal = $3))
+
+-- name: devices
+-- One page of a bank's devices by id, of any principal where $2 is null.
+select device_id, principal, registered_at, last_seen_at, acked_seq, retired_at from memory.mirrors
+where bank = $1 and ($2::text is null or principal = $2) and device_id > $3 order by device_id limit $4
 
 -- name: ack_erasure
 -- Records what a device has purged; no row where it is not registered by this principal.

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from services.feed import wire
 from services.feed.cursors import Cursor, History, judge
 
 QUERIES = Path(__file__).with_name("queries.sql")
+# Devices that one principal may have in one bank; every receipt of the bank names them.
+DEVICES = 50
 # What a change takes beside its content: a longest id, author and fact type, and the rest.
 HEADER_BYTES = 600
 # Columns of the queries `page` and `live`, by place: to ask a record by name costs more than to open what it holds.
@@ -43,6 +46,18 @@ class Head:
     nonce: int
     live: int
     digest: int
+
+
+@dataclass(frozen=True)
+class Device:
+    """One mirror of a bank; `retired_at` is None for one in use."""
+
+    device_id: str
+    principal: str
+    registered_at: datetime
+    last_seen_at: datetime
+    acked_seq: int
+    retired_at: datetime | None
 
 
 class Store:
@@ -139,13 +154,25 @@ class Store:
         """The heads of banks."""
         return {row["bank"]: row["head"] for row in await self._database.fetch("heads_of", list(banks))}
 
-    async def register_device(self, bank: str, device_id: str, principal: str) -> bool:
-        """Makes a device known; False where it belongs to another principal."""
+    async def register_device(self, bank: str, device_id: str, principal: str) -> str:
+        """Makes a device known: `new` or `known`; `foreign` for another principal's, `full` at DEVICES of them."""
         async with self._database.transaction() as tx:
-            if not await tx.value("register_device", bank, device_id, principal):
-                return False
-            tx.changed(bank, 1)
-            return True
+            answer = str(await tx.value("admit_device", bank, device_id, principal, DEVICES))
+            tx.changed(bank, int(answer in ("new", "known")))
+        return answer
+
+    async def retire_device(self, bank: str, device_id: str, principal: str | None) -> bool:
+        """Retires a device (None: of anybody); False where there is no such device. To call again changes nothing."""
+        async with self._database.transaction() as tx:
+            retired = bool(await tx.value("retire_device", bank, device_id, principal))
+            tx.changed(bank, int(retired))
+        return retired or bool(await self._database.value("device_is_known", bank, device_id, principal))
+
+    async def devices(self, bank: str, principal: str | None, after: str, limit: int) -> tuple[Device, ...]:
+        """One page of a bank's devices by id (None: of everybody)."""
+        return tuple(
+            Device(**row) for row in await self._database.fetch("devices", bank, principal, after, limit)
+        )
 
     async def ack_erasures(self, bank: str, device_id: str, principal: str, through: int) -> bool:
         """Records what a device has purged; False where this principal has no such device."""
