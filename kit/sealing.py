@@ -149,24 +149,28 @@ class KeyStore:
 
     def key(self, slot: Slot) -> bytes:
         """The 32 bytes of a slot; cached for at most 5 s. Raises KeyMissing when zeroed or unknown."""
+        key = self.keys_of(slot.page)[slot.start : slot.end]
+        if len(key) != KEY_BYTES or key == _ZERO:
+            raise KeyMissing(f"page {slot.page} slot {slot.index}")
+        return key
+
+    def keys_of(self, page: int) -> bytes:
+        """All keys of a page, one after the other; cached for at most 5 s; empty for an unknown page."""
         now = time.monotonic()
-        held = self._cache.get(slot.page)
+        held = self._cache.get(page)
         if held is None or held[0] < now:
             self._check_place()
             try:
-                row = self._db.execute("select keys from pages where page = ?", (slot.page,)).fetchone()
+                row = self._db.execute("select keys from pages where page = ?", (page,)).fetchone()
             except apsw.Error as error:
                 raise Refusal(
                     "KEYSTORE_UNAVAILABLE", "the key store cannot be read", retry_after=1
                 ) from error
             if len(self._cache) > 4096:
-                self._cache = {page: entry for page, entry in self._cache.items() if entry[0] >= now}
+                self._cache = {other: entry for other, entry in self._cache.items() if entry[0] >= now}
             held = (now + CACHE_SECONDS, row[0] if row else b"")
-            self._cache[slot.page] = held
-        key = held[1][slot.start : slot.end]
-        if len(key) != KEY_BYTES or key == _ZERO:
-            raise KeyMissing(f"page {slot.page} slot {slot.index}")
-        return key
+            self._cache[page] = held
+        return held[1]
 
     def fresh_key(self, slot: Slot) -> bytes:
         """The key of a slot just taken from an Allocator over this store, looking past an older cached page."""
@@ -339,11 +343,30 @@ def unseal(key: bytes, bank: str, memory_id: str, sealed: bytes) -> bytes:
 
 def open_rows(store: KeyStore, bank: str, rows: Sequence[tuple[str, Slot, bytes]]) -> list[bytes | None]:
     """The plain bytes of (id, slot, sealed) rows; None where there is no key."""
+    return open_many(
+        store, bank, [(memory_id, slot.page, slot.index, sealed) for memory_id, slot, sealed in rows]
+    )
+
+
+def open_many(store: KeyStore, bank: str, rows: Sequence[tuple[str, int, int, bytes]]) -> list[bytes | None]:
+    """The plain bytes of (id, key page, slot, sealed) rows; None where there is no key. Made for many rows at once."""
     result: list[bytes | None] = []
-    for memory_id, slot, sealed in rows:
+    pages: dict[int, bytes] = {}
+    prefix = _associated(bank, "")
+    for memory_id, page, index, sealed in rows:
+        keys = pages.get(page)
+        if keys is None:
+            keys = pages[page] = store.keys_of(page)
+        key = keys[index * KEY_BYTES : index * KEY_BYTES + KEY_BYTES]
+        if len(key) != KEY_BYTES or key == _ZERO:
+            result.append(None)
+            continue
         try:
-            result.append(unseal(store.key(slot), bank, memory_id, sealed))
-        except KeyMissing:
+            cipher = AESGCM(key)
+            result.append(
+                cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], prefix + memory_id.encode())
+            )
+        except InvalidTag:
             result.append(None)
     return result
 

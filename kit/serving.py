@@ -156,12 +156,12 @@ class Interceptor(grpc.aio.ServerInterceptor):
                     await self._refuse(seen, error, context)
 
         if method.client_streaming and method.server_streaming:
-            return grpc.stream_stream_rpc_method_handler(streams, None, handler.response_serializer)
+            return grpc.stream_stream_rpc_method_handler(streams, None, _as_bytes)
         if method.client_streaming:
-            return grpc.stream_unary_rpc_method_handler(streams, None, handler.response_serializer)
+            return grpc.stream_unary_rpc_method_handler(streams, None, _as_bytes)
         if method.server_streaming:
-            return grpc.unary_stream_rpc_method_handler(stream, None, handler.response_serializer)
-        return grpc.unary_unary_rpc_method_handler(unary, None, handler.response_serializer)
+            return grpc.unary_stream_rpc_method_handler(stream, None, _as_bytes)
+        return grpc.unary_unary_rpc_method_handler(unary, None, _as_bytes)
 
     def _held(self, caller: Caller | None) -> contextlib.AbstractContextManager[None]:
         """Counts an open stream of the caller; another service of ours may hold any number."""
@@ -343,6 +343,11 @@ def _require_same(access: access_pb2.Access, request: Message, first: Message) -
         named = [value for value in _values(request, name.split(".")) if value]
         if named and named != _values(first, name.split(".")):
             raise field_invalid(name, "a stream is about what its first message names")
+
+
+def _as_bytes(answer: Message | bytes) -> bytes:
+    """An answer for the wire; a handler may have written it itself."""
+    return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
 @contextlib.contextmanager

@@ -100,7 +100,8 @@ class Store:
         return Erasure(
             row["erasure_id"], row["bank"], row["state"], tuple(row["memory_ids"]), row["requested_at"],
             row["hidden_at"], row["keys_destroyed_at"], row["index_purged_at"], row["server_done_at"], row["through_seq"],
-            tuple(Mirror(*pair) for pair in zip(row["devices"], row["acked"], strict=True)), receipt, row["read_at"],
+            tuple(Mirror(*each) for each in zip(row["devices"], row["acked"], row["retired"], strict=True)), receipt,
+            row["read_at"],
             row["stopped"], tuple(row["keys_not_found"]),
         )  # fmt: skip
 

@@ -66,7 +66,7 @@ ACCESS: dict[str, tuple[list[Message], Message]] = {
     ),
 }
 # The same again changes nothing more, and then leaves no row.
-REPEATABLE = {"Push", "PushStream", "Forget", "RevokeToken", "LiftHold", "EraseMemories", *ACCESS} - {
+REPEATABLE = {"Push", "PushStream", "Forget", "RevokeToken", "LiftHold", "EraseMemories", "RetireDevice", *ACCESS} - {
     "CreatePersonalKey"
 }
 
@@ -125,10 +125,12 @@ async def arrange(stack: RunningStack, method: MethodDescriptor, token: str) -> 
         return sync_pb2.ForgetRequest(bank=BANK, memory_ids=[await stored(stack, token)])
     if name == "RegisterDevice":
         return feed_pb2.RegisterDeviceRequest(bank=BANK, device_id=uuid.uuid4().hex)
-    if name == "AckErasures":
+    if name in ("AckErasures", "RetireDevice"):
         device = uuid.uuid4().hex
         register = feed_pb2.RegisterDeviceRequest(bank=BANK, device_id=device)
         await ask(stack, "feed", "/teamlore.feed.v1.FeedService/RegisterDevice", register, token)
+        if name == "RetireDevice":
+            return feed_pb2.RetireDeviceRequest(bank=BANK, device_id=device)
         return feed_pb2.AckErasuresRequest(bank=BANK, device_id=device, through_seq=1)
     held = "project:audit-held"
     if name == "PlaceHold":

@@ -132,6 +132,8 @@ def valid_request(method: MethodDescriptor) -> Any:
         "GetDigest": feed_pb2.GetDigestRequest(bank=BANK),
         "ListLive": feed_pb2.ListLiveRequest(bank=BANK),
         "RegisterDevice": feed_pb2.RegisterDeviceRequest(bank=BANK, device_id="0" * 32),
+        "ListDevices": feed_pb2.ListDevicesRequest(bank=BANK, page_size=3),
+        "RetireDevice": feed_pb2.RetireDeviceRequest(bank=BANK, device_id="0" * 32),
         "AckErasures": feed_pb2.AckErasuresRequest(bank=BANK, device_id="0" * 32, through_seq=1),
         "PlaceHold": compliance_pb2.PlaceHoldRequest(bank="project:garbage-held", matter="M-1"),
         "LiftHold": compliance_pb2.LiftHoldRequest(bank="project:garbage-held", hold_id="0" * 32),

@@ -23,6 +23,8 @@ from teamlore_client._wire import (
     record_of,
 )
 
+_LEAVING_SECONDS = 3.0
+
 
 class TeamClient(Connection):
     """An open connection to a team's server, as one token. Use it from one thread at a time."""
@@ -82,6 +84,11 @@ class TeamClient(Connection):
     def register_device(self, bank: str, device: str) -> None:
         """Make this laptop known as a mirror, so that erasures wait for its word."""
         self.call(self._feed.RegisterDevice, feed_pb2.RegisterDeviceRequest(bank=bank, device_id=device))
+
+    def retire_device(self, bank: str, device: str) -> None:
+        """Say, once and without waiting long, that this laptop is no mirror of the bank any more."""
+        request = feed_pb2.RetireDeviceRequest(bank=bank, device_id=device)
+        self.call(self._feed.RetireDevice, request, once=True, seconds=_LEAVING_SECONDS)
 
     def ack_erasures(self, bank: str, device: str, through_seq: int) -> None:
         """Confirm that nothing erased at or below the seq is left in this laptop's files."""
