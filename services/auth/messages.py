@@ -39,11 +39,10 @@ def time_of(message: Any, field: str) -> datetime | None:
     return found
 
 
-def page(listing: str, made: Sequence[tuple[Shown, Sequence[str]]], size: int) -> tuple[list[Shown], str]:
-    """The messages that fit, and the token that goes on after them; each comes with its key."""
+def page(made: Sequence[tuple[Shown, Sequence[str]]], size: int) -> tuple[list[Shown], Sequence[str]]:
+    """The messages that fit, and the key to go on after; each comes with its key. No key where all fit."""
     count = pages.fitting([message.ByteSize() for message, _ in made], size or pages.DEFAULT_SIZE)
-    more = pages.write(listing, made[count - 1][1]) if count < len(made) else ""
-    return [message for message, _ in made[:count]], more
+    return [message for message, _ in made[:count]], made[count - 1][1] if count < len(made) else ()
 
 
 def grants_of(messages: Iterable[access_pb2.Grant]) -> tuple[Grant, ...]:

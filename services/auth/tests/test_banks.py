@@ -1,5 +1,6 @@
 """Banks, their policies, and why a principal may do what it may on one."""
 
+import base64
 import uuid
 from typing import Any
 
@@ -106,6 +107,16 @@ async def banks(auth: Auth, token: str, size: int = 100, **more: Any) -> list[st
         found += [bank.bank for bank in answer.banks]
         request.page_token, pages = answer.next_page_token, pages + 1
     return found
+
+
+async def test_a_page_token_gives_no_bank_away(auth: Auth, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_store, "LOOKED_AT", 2)
+    monkeypatch.setattr(access_store, "MOST_LOOKED_AT", 2)
+    for number in range(4):
+        await auth.database.execute("select memory.open_bank($1, 'user:x')", f"project:merger{number}")
+    bob = await auth.token("user:bob", ("project:other", "read"))
+    token = (await auth("ListBanks", pb.ListBanksRequest(), bob)).next_page_token
+    assert token and b"merger" not in base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
 
 
 async def test_one_lists_what_one_may_read_and_no_more(auth: Auth, monkeypatch: pytest.MonkeyPatch) -> None:
