@@ -128,7 +128,8 @@ class Caller:
         """Whether the caller surely holds `permission` on all banks but PRIVATE ones that `pattern` covers."""
         roles = [grant for team in self.memberships for grant in self._roles(f"client:{team}:")]
         return (
-            within(pattern, permission, (*self.grants, *roles))
+            self._reaches(pattern)
+            and within(pattern, permission, (*self.grants, *roles))
             and (self.ceiling is None or within(pattern, permission, self.ceiling))
             and not any(
                 permission in deny.permissions and not _disjoint(deny.pattern, pattern) for deny in self.denies
@@ -154,6 +155,20 @@ class Caller:
             and (not self.team or self.team == team)
             and (membership is None or membership.active)
         )
+
+    def _reaches(self, pattern: str) -> bool:
+        """Whether no stopped membership and no selected Team keeps the caller from CLIENT banks that `pattern` covers.
+
+        `*` stands for the deployment as a whole and not for the clients in it.
+        """
+        if pattern == "*" or _disjoint(pattern, "client:*"):
+            return True
+        start = _literal(pattern)
+        if start.count(":") < 2:
+            return not self.team and all(membership.active for membership in self.memberships.values())
+        team = team_of(start)
+        membership = self.memberships.get(team)
+        return (not self.team or self.team == team) and (membership is None or membership.active)
 
     def _roles(self, bank: str) -> tuple[Grant, ...]:
         team = team_of(bank)
