@@ -45,7 +45,7 @@ class Caller:
     grants: tuple[Grant, ...] = ()
     denies: tuple[Grant, ...] = ()
     revoked: tuple[Grant, ...] = ()
-    """Allows on CLIENT banks that were taken away."""
+    """Allows that were taken away, and those of groups that the caller has left."""
     ceiling: tuple[Grant, ...] | None = None
     """What a narrowed personal key may do at most; None where nothing narrows."""
     groups: tuple[str, ...] = ()
@@ -119,10 +119,11 @@ class Caller:
         return found
 
     def lost(self, bank: str) -> bool:
-        """Whether a CLIENT bank was within reach once: a grant was revoked, or the membership ended."""
+        """Whether a CLIENT bank was within reach once: a grant, group or membership ended, or a deny takes it."""
         membership = self.memberships.get(team_of(bank))
         ended = membership is not None and not membership.active
-        return ended or any(fnmatch.fnmatchcase(bank, grant.pattern) for grant in self.revoked)
+        denied = _match(bank, "read", self.denies) and _match(bank, "read", (*self.grants, *self._roles(bank)))
+        return ended or denied or any(fnmatch.fnmatchcase(bank, grant.pattern) for grant in self.revoked)
 
     def covers(self, pattern: str, permission: str = "admin") -> bool:
         """Whether the caller surely holds `permission` on all banks but PRIVATE ones that `pattern` covers."""
@@ -186,6 +187,12 @@ def team_of(bank: str) -> str:
 def needs_facts(caller: Caller, bank: str) -> bool:
     """Whether access to `bank` depends on more than the caller."""
     return bank.startswith("client:") or caller.default_access == "owner_only"
+
+
+def _match(bank: str, permission: str, grants: Sequence[Grant]) -> bool:
+    return any(
+        permission in grant.permissions and fnmatch.fnmatchcase(bank, grant.pattern) for grant in grants
+    )
 
 
 def within(pattern: str, permission: str, grants: Sequence[Grant]) -> bool:

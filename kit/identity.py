@@ -270,12 +270,15 @@ class AccessState:
 def caller_of(read: Mapping[str, Any], token_id: str) -> tuple[Caller, str]:
     """The caller that an answer of `auth.caller_access` describes, and why it is refused; empty where it is not."""
     principal, groups = str(read["principal"]), tuple(read["groups"])
+    former = read.get("former_groups", ())
     rules: dict[str, list[Grant]] = {"allow": [], "deny": [], "revoked": []}
     for subject, pattern, effect, words, revoked in read["rules"]:
         if subject in groups or fnmatch.fnmatchcase(principal, subject):
             word = "deny" if effect == "deny" else "grant"
             grant = Grant(pattern, frozenset(words), f"{word} {subject} {pattern}")
             rules["revoked" if revoked else effect].append(grant)
+        elif subject in former and effect == "allow":
+            rules["revoked"].append(Grant(pattern, frozenset(words)))
     nothing: Mapping[str, Any] = {"kind": "", "personal": True, "session": False, "revoked": False, "grants": [], "origin": []}
     token = read["token"] or nothing
     own, origin = (

@@ -196,8 +196,9 @@ async def test_an_explanation_tells_nothing_of_banks_out_of_reach(auth: Auth) ->
         return refused.reason, str(refused)
 
     there, never = await ask(f"client:{TEAM}:acme", bob), await ask(f"client:{TEAM}:anybody", bob)
-    assert there == never and there[0] == "NOT_FOUND"
+    assert there == never and there[0] == "ACCESS_REVOKED"
     assert await ask(f"client:{TEAM}:acme", bob, "user:ann") == never
+    assert (await ask(f"client:{TEAM}:zoo", bob))[0] == "NOT_FOUND"
     assert (await ask("project:x", bob, "user:ann"))[0] == "PERMISSION_DENIED"
     for principal in ("user:ann", "user:bob"):
         assert (await ask("private:user:ann", auth.root, principal))[0] == "PERMISSION_DENIED"
