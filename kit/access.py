@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 PERMISSIONS = ("read", "write", "forget", "comply", "admin")
-# What owners and admins of a Team hold on its clients, and owners on their banks; comply is given by name alone.
+# What owners and admins of a Team hold on its clients; comply is given by name alone.
 _FULL = frozenset(("read", "write", "forget", "admin"))
+# Any writer owns the bank it makes, so that owning one gives no say over what others may do.
+_OWNED = frozenset(("read", "write", "forget"))
 _WILD = frozenset("*?[")
 
 
@@ -98,7 +100,7 @@ class Caller:
             give(frozenset(("read",)), "everybody reads the SYSTEM layer")
         elif not bank.startswith("client:"):
             if self.default_access == "owner_only" and facts.owner == self.principal:
-                give(_FULL, "owner of the bank")
+                give(_OWNED, "owner of the bank")
             elif self.default_access == "open":
                 give(frozenset(("read", "write")), "default access open")
         if self.ceiling is not None:

@@ -1,6 +1,7 @@
 """Between the messages of the contract and the frozen forms of the rules."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -177,6 +178,18 @@ def difference(change: documents.Change) -> access_pb2.AccessDifference:
     )
 
 
+def narrowed(who: Caller, bank: str, asking: Caller) -> Caller:
+    """The other as an admin of the bank alone may see it: without groups, and no rule named that reaches further."""
+
+    def seen(grants: Sequence[Grant]) -> tuple[Grant, ...]:
+        return tuple(
+            grant if grant.pattern == bank or asking.covers(grant.pattern) else replace(grant, source="")
+            for grant in grants
+        )
+
+    return replace(who, groups=(), grants=seen(who.grants), denies=seen(who.denies))
+
+
 def explanation(
     who: Caller, target: str, facts: BankFacts | None, refused: str
 ) -> list[auth_pb2.PermissionExplanation]:
@@ -188,8 +201,8 @@ def explanation(
         auth_pb2.PermissionExplanation(
             permission=word,
             held=word in held,
-            given_by=given[word],
-            taken_by=[*taken[word], *suspension],
+            given_by=[source for source in given[word] if source],
+            taken_by=[source for source in (*taken[word], *suspension) if source],
         )
         for word in PERMISSIONS
     ]

@@ -92,10 +92,12 @@ async def test_an_owner_counts_where_the_deployment_says_so(auth: Auth) -> None:
     await auth("ApplyAccess", pb.ApplyAccessRequest(document=pb.AccessDocument(default_access="owner_only")))
     assert not (await auth.who(bob, "project:x")).permissions
     await auth("PutBank", pb.PutBankRequest(bank="project:x", owner="user:bob"))
-    assert list((await auth.who(bob, "project:x")).permissions) == ["read", "write", "forget", "admin"]
-    assert (
-        await auth("PutBank", pb.PutBankRequest(bank="project:x", owner="user:ann"), bob)
-    ).bank.owner == "user:ann"
+    assert list((await auth.who(bob, "project:x")).permissions) == ["read", "write", "forget"]
+    over = pb.PutBankRequest(bank="project:x", owner="user:ann")
+    assert (await auth.refusal("PutBank", over, bob)).reason == "PERMISSION_DENIED"
+    ask = auth_pb2.ExplainAccessRequest(bank="project:x", principal="user:ann")
+    assert (await auth.refusal("ExplainAccess", ask, bob)).reason == "PERMISSION_DENIED"
+    assert (await auth("PutBank", over)).bank.owner == "user:ann"
     assert not (await auth.who(bob, "project:x")).permissions
 
 
@@ -181,6 +183,20 @@ async def test_one_is_told_why_and_an_admin_is_told_of_others(auth: Auth) -> Non
     assert (other["read"], other["write"]) == (explained(own)["read"], (False, [], []))
     await auth("SuspendPrincipal", pb.SuspendPrincipalRequest(principal="user:bob"))
     assert explained(await auth("ExplainAccess", ask))["read"] == (False, [grant], ["suspension of user:bob"])
+
+
+async def test_an_admin_of_a_bank_learns_of_others_only_what_it_administers(auth: Auth) -> None:
+    scoped = await auth.token("user:sco", ("project:x", "admin"))
+    await auth("PutGroup", pb.PutGroupRequest(group="team:api", members=["user:bob"]))
+    await auth("PutGrant", put("team:api", "project:*", "read"))
+    await auth("PutGrant", put("user:bob", "project:x", "write"))
+    await auth("PutGrant", put("user:bob", "pro*", "write", "deny"))
+    await auth("SuspendPrincipal", pb.SuspendPrincipalRequest(principal="user:bob"))
+    ask = auth_pb2.ExplainAccessRequest(bank="project:x", principal="user:bob")
+    told = await auth("ExplainAccess", ask, scoped)
+    assert not told.groups
+    assert explained(told)["read"] == (True, [], [])
+    assert explained(told)["write"] == (False, ["grant user:bob project:x"], [])
 
 
 async def test_an_explanation_tells_nothing_of_banks_out_of_reach(auth: Auth) -> None:
