@@ -359,3 +359,15 @@ async def test_whoever_once_reached_a_client_is_told_that_it_was_taken_away(auth
     assert not (await auth.who(tokens["gil"], bank)).groups
     await auth("PutGroup", pb.PutGroupRequest(group="team:crew", members=["user:gil"]))
     assert "read" in (await auth.who(tokens["gil"], bank)).permissions
+
+
+async def test_a_pattern_over_groups_is_refused_for_it_would_match_none(auth: Auth) -> None:
+    for subject in ("team:ap*", "team:?", "team:[a-c]", "team:*"):
+        for effect in ("allow", "deny"):
+            refused = await auth.refusal("PutGrant", put(subject, "project:x", "read", effect))
+            assert (refused.reason, refused.fields) == ("FIELD_INVALID", ["grant.subject"])
+    assert (await auth("PutGrant", put("team:api", "project:x", "read", "deny"))).changed
+    # One from before can still be taken away.
+    assert not (
+        await auth("DeleteGrant", pb.DeleteGrantRequest(subject="team:ap*", pattern="x", effect="deny"))
+    ).deleted
