@@ -8,6 +8,7 @@ from kit.config import load_or_exit, setting
 from kit.foundation import Foundation, Settings
 from kit.identity import Authenticator, KeyCache
 from kit.serving import Built, run
+from services.auth import pages
 from services.auth.access_handlers import AccessHandlers
 from services.auth.access_store import AccessStore
 from services.auth.handlers import AuthHandlers
@@ -73,7 +74,10 @@ async def build(config: Config, base: Foundation) -> Built:
     used.start()
     services = parse_service_hashes(config.service_token_hashes)
     handlers = AuthHandlers(store, base.access, keys, services, SignIns(config.issuer()), used, config.jwt_seconds)
-    access = AccessHandlers(store, AccessStore(base.database), base.access, config.secrets_barrier)
+    page_tokens = pages.PageTokens(base.keys.secret(pages.SEAL_NAME))
+    access = AccessHandlers(
+        store, AccessStore(base.database), base.access, config.secrets_barrier, page_tokens
+    )
     return Built(
         Authenticator(KeyCache(keys.public_keys, config.key_refresh), base.access, handlers.exchange),
         {

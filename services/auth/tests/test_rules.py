@@ -330,3 +330,44 @@ async def test_the_last_admin_stays_one(auth: Auth) -> None:
         refused = await auth.refusal(name, request, ann)
         assert (refused.reason, refused.fields) == ("FIELD_INVALID", [field]), name
     assert (await auth.who(ann, "space:x")).permissions
+
+
+async def test_whoever_once_reached_a_client_is_told_that_it_was_taken_away(auth: Auth) -> None:
+    bank = f"client:{TEAM}:acme"
+    await auth("PutTeam", pb.PutTeamRequest(team_id=TEAM, name="T"))
+    await auth("PutClient", pb.PutClientRequest(team_id=TEAM, client_id="acme"))
+
+    async def told(token: str) -> str:
+        return (await auth.refusal("ExplainAccess", auth_pb2.ExplainAccessRequest(bank=bank), token)).reason
+
+    tokens = {name: await auth.token(f"user:{name}", ("a:x", "read")) for name in ("gil", "wide", "den", "never")}
+    await auth("PutGrant", put("team:crew", f"client:{TEAM}:*", "read"))
+    await auth("PutGrant", put("team:none", "project:*", "read"))
+    await auth("PutGrant", put("user:wide", "c*", "read"))
+    await auth("PutGrant", put("user:den", bank, "read"))
+    await auth("PutGroup", pb.PutGroupRequest(group="team:crew", members=["user:gil", "user:x"]))
+    await auth("PutGroup", pb.PutGroupRequest(group="team:none", members=["user:never"]))
+    for name in ("gil", "wide", "den"):
+        assert "read" in (await auth.who(tokens[name], bank)).permissions
+    await auth("PutGroup", pb.PutGroupRequest(group="team:crew", members=["user:x"]))
+    await auth("PutGroup", pb.PutGroupRequest(group="team:none"))
+    await auth("DeleteGrant", pb.DeleteGrantRequest(subject="user:wide", pattern="c*", effect="allow"))
+    await auth("PutGrant", put("user:den", "client:*", "read", "deny"))
+    await auth("PutGrant", put("user:never", "client:*", "read", "deny"))
+    answers = {name: await told(token) for name, token in tokens.items()}
+    assert answers == {name: "ACCESS_REVOKED" for name in ("gil", "wide", "den")} | {"never": "NOT_FOUND"}
+    assert not (await auth.who(tokens["gil"], bank)).groups
+    await auth("PutGroup", pb.PutGroupRequest(group="team:crew", members=["user:gil"]))
+    assert "read" in (await auth.who(tokens["gil"], bank)).permissions
+
+
+async def test_a_pattern_over_groups_is_refused_for_it_would_match_none(auth: Auth) -> None:
+    for subject in ("team:ap*", "team:?", "team:[a-c]", "team:*"):
+        for effect in ("allow", "deny"):
+            refused = await auth.refusal("PutGrant", put(subject, "project:x", "read", effect))
+            assert (refused.reason, refused.fields) == ("FIELD_INVALID", ["grant.subject"])
+    assert (await auth("PutGrant", put("team:api", "project:x", "read", "deny"))).changed
+    # One from before can still be taken away.
+    assert not (
+        await auth("DeleteGrant", pb.DeleteGrantRequest(subject="team:ap*", pattern="x", effect="deny"))
+    ).deleted

@@ -526,7 +526,7 @@ class AccessGrant(_message.Message):
     PERMISSIONS_FIELD_NUMBER: _builtins.int
     EFFECT_FIELD_NUMBER: _builtins.int
     subject: _builtins.str
-    """A principal, a group (`team:<name>`) or a case-sensitive fnmatch pattern over principals."""
+    """A principal, a group by its whole name (`team:<name>`) or a case-sensitive fnmatch pattern over principals."""
     pattern: _builtins.str
     """A case-sensitive fnmatch pattern over bank ids; it never reaches a PRIVATE bank."""
     effect: _builtins.str
