@@ -94,12 +94,21 @@ def check_new(who: Caller, principal: str, kind: str, grants: Sequence[Grant], g
             "you may make agent tokens with grants for yourself alone",
             metadata={"permission": "admin"},
         )
+    require_person(who, kind)
     if principal.startswith("service:") and principal.partition(":")[2] in SERVICE_NAMES:
         raise field_invalid("principal", "names a service of this deployment")
     if kind == "person" and not principal.startswith("user:"):
         raise field_invalid("kind", "a person token is for a principal that begins with user:")
     check_patterns(grants)
     check_comply(who, grants)
+
+
+def require_person(who: Caller, kind: str) -> None:
+    """Raises Refusal PERSON_REQUIRED where an agent or a service would see a person token, with which it could sign in."""
+    if kind == "person" and who.kind != "person":
+        raise Refusal(
+            "PERSON_REQUIRED", "a person token is made by a person: sign in with `teamlore login` and call again"
+        )
 
 
 def check_comply(who: Caller, grants: Iterable[Grant]) -> None:
