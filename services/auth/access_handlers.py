@@ -28,6 +28,7 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         """Creates a token."""
         who = caller()
         grants = messages.grants_of(request.grants)
+        tokens.check_minter(who, await self._store.is_personal_key(who.token_id))
         tokens.check_new(who, request.principal, request.kind, grants, request.groups)
         if request.principal != who.principal:
             # The token may do what its principal may, and whoever makes it sees it.
@@ -38,7 +39,8 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         expires = messages.time_of(request, "expires_at")
         token = tokens.make_token(request.principal, request.kind, grants, expires)
         token = replace(token, groups=tuple(request.groups), note=request.note)
-        await self._tokens.add_token(token, who.principal)
+        # What is made by who does not administer all ends with what it was made with.
+        await self._tokens.add_token(token, who.principal, "" if who.covers("*") else who.token_id)
         return access_pb2.CreateTokenResponse(token_id=token.token_id, token=token.secret)
 
     async def CreatePersonalKey(
@@ -59,10 +61,12 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         self, request: access_pb2.ListTokensRequest, context: Any
     ) -> access_pb2.ListTokensResponse:
         """Lists tokens."""
-        principal = tokens.listed_principal(caller(), request.principal)
+        who = caller()
+        principal = tokens.listed_principal(who, request.principal)
         listing = f"tokens {principal}"
         (after,) = pages.read(listing, request.page_token, 1)
-        found = await self._store.tokens(principal, after, pages.wanted(request.page_size))
+        only = "" if who.ceiling is None else who.token_id
+        found = await self._store.tokens(principal, after, pages.wanted(request.page_size), only)
         made = [(messages.token(token), (token.token_id,)) for token in found]
         shown, more = messages.page(listing, made, request.page_size)
         return access_pb2.ListTokensResponse(tokens=shown, next_page_token=more)
