@@ -28,8 +28,8 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         """Creates a token."""
         who = caller()
         grants = messages.grants_of(request.grants)
-        tokens.check_minter(who, await self._store.is_personal_key(who.token_id))
         tokens.check_new(who, request.principal, request.kind, grants, request.groups)
+        tokens.check_minter(who, await self._store.is_personal_key(who.token_id))
         if request.principal != who.principal:
             # The token may do what its principal may, and whoever makes it sees it.
             found = await self._access.explain(None, request.principal)

@@ -56,10 +56,10 @@ class AccessStore:
     async def rotate(self, token_id: str, overlap: int, who: Caller) -> NewToken:
         """Keeps the successor of a token and ends that after the overlap. Raises Refusal as those of `tokens` that it calls."""
         async with self._changing() as (tx, now):
-            tokens.check_minter(who, bool(await tx.value("is_personal_key", who.token_id)))
             old = [_token(row) for row in await tx.fetch("tokens_by_id", [token_id])]
             fresh = tokens.successor(old[0] if old else None, now)
             tokens.require_person(who, fresh.kind)
+            tokens.check_minter(who, bool(await tx.value("is_personal_key", who.token_id)))
             # Whoever rotates sees the secret, and so may do all that the token and its principal may.
             tokens.check_comply(who, (await access_of(tx, token_id))[0].grants)
             await insert_token(tx, fresh, who.principal)
