@@ -85,7 +85,8 @@ class Caller:
                 found[word].append(source)
 
         if bank.startswith("private:"):
-            if bank == f"private:{self.principal}" and self.through is None:
+            # No pattern reaches a PRIVATE bank, and so no ceiling names one: a narrowed key has none.
+            if bank == f"private:{self.principal}" and self.through is None and self.ceiling is None:
                 give(frozenset(("read", "write", "forget")), "its own PRIVATE bank")
             return found
         facts = facts or BankFacts()

@@ -79,16 +79,15 @@ def matches(pattern: str, text: str) -> bool:
 
 def reference(who: str, groups: set[str], own: Any, rules: Any, personal: bool, bank: str) -> set[str]:
     """The rule in ten lines: the union of what is allowed, less every deny; a personal key only narrows."""
+    narrowed = personal and bool(own)
     if bank.startswith("private:"):
-        return {"read", "write", "forget"} if bank == "private:" + who else set()
+        return {"read", "write", "forget"} if bank == "private:" + who and not narrowed else set()
     held: dict[str, set[str]] = {"allow": set(), "deny": set()}
     for subject, pattern, effect, words, revoked in rules:
         if (subject in groups or matches(subject, who)) and matches(pattern, bank) and not revoked:
             held[effect] |= set(words)
     token = {word for pattern, words in own if matches(pattern, bank) for word in words}
-    allowed = (
-        held["allow"] & token if personal and own else held["allow"] if personal else held["allow"] | token
-    )
+    allowed = held["allow"] & token if narrowed else held["allow"] if personal else held["allow"] | token
     return allowed - held["deny"]
 
 

@@ -44,6 +44,7 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         who = caller()
         grants = messages.grants_of(request.grants)
         tokens.check_new(who, request.principal, request.kind, grants, request.groups)
+        tokens.check_minter(who, await self._store.is_personal_key(who.token_id))
         if request.principal != who.principal:
             # The token may do what its principal may, and whoever makes it sees it.
             found = await self._access.explain(None, request.principal)
@@ -53,7 +54,8 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         expires = messages.time_of(request, "expires_at")
         token = tokens.make_token(request.principal, request.kind, grants, expires)
         token = replace(token, groups=tuple(request.groups), note=request.note)
-        await self._tokens.add_token(token, who.principal)
+        # What is made by who does not administer all ends with what it was made with.
+        await self._tokens.add_token(token, who.principal, "" if who.covers("*") else who.token_id)
         return access_pb2.CreateTokenResponse(token_id=token.token_id, token=token.secret)
 
     async def CreatePersonalKey(
@@ -74,10 +76,12 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         self, request: access_pb2.ListTokensRequest, context: Any
     ) -> access_pb2.ListTokensResponse:
         """Lists tokens."""
-        principal = tokens.listed_principal(caller(), request.principal)
+        who = caller()
+        principal = tokens.listed_principal(who, request.principal)
         listing = f"tokens {principal}"
         (after,) = self._after(listing, request, 1)
-        found = await self._store.tokens(principal, after, pages.wanted(request.page_size))
+        only = "" if who.ceiling is None else who.token_id
+        found = await self._store.tokens(principal, after, pages.wanted(request.page_size), only)
         made = [(messages.token(token), (token.token_id,)) for token in found]
         shown, more = messages.page(made, request.page_size)
         return access_pb2.ListTokensResponse(tokens=shown, next_page_token=self._more(listing, more))

@@ -182,18 +182,18 @@ def test_a_bad_record_is_rejected_by_the_name_of_its_field(spoiled: sync_pb2.Rec
 
 @pytest.mark.parametrize("text", [" \n\t", "\u200b\u00ad", "\u2800\u3164", "\u0301"])
 def test_a_text_without_a_visible_character_is_rejected(text: str) -> None:
-    assert judge(record("aaaaaaaa", text), BARRIER) == Rejected(
+    assert judge(record("aaaaaaaa", text), BARRIER, NO_PII) == Rejected(
         "aaaaaaaa", "text: must hold a visible character"
     )
-    assert isinstance(judge(record("aaaaaaaa", text + "\u20ac"), BARRIER), Draft)
+    assert isinstance(judge(record("aaaaaaaa", text + "\u20ac"), BARRIER, NO_PII), Draft)
 
 
 def test_keys_that_redact_to_one_are_rejected_not_dropped() -> None:
     secrets = [f"tlk_{number:043d}" for number in range(60)]
     spoiled = record("aaaaaaaa", metadata={key: Value(bool_value=True) for key in secrets[:2]})
-    judged = judge(spoiled, BARRIER)
+    judged = judge(spoiled, BARRIER, NO_PII)
     assert isinstance(judged, Rejected) and judged.reason.startswith("metadata: ")
-    assert isinstance(judge(record("aaaaaaaa", metadata={secrets[0]: Value(bool_value=True)}), BARRIER), Draft)
+    assert isinstance(judge(record("aaaaaaaa", metadata={secrets[0]: Value(bool_value=True)}), BARRIER, NO_PII), Draft)
 
 
 def test_a_record_is_measured_before_anything_reads_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,10 +214,10 @@ def test_a_record_is_measured_before_anything_reads_all_of_it(monkeypatch: pytes
         "metadata: a value": nested,
     }
     for named, each in spoiled.items():
-        judged = judge(each, BARRIER)
+        judged = judge(each, BARRIER, NO_PII)
         assert isinstance(judged, Rejected) and judged.reason.startswith(named) and read == []
     large = record("aaaaaaaa", metadata={"a": Value(string_value="x" * 5000)})
-    judged = judge(large, BARRIER)
+    judged = judge(large, BARRIER, NO_PII)
     assert isinstance(judged, Rejected) and judged.reason.startswith("metadata: ")
     assert not any(isinstance(each, str) for each in read)
 

@@ -9,7 +9,6 @@ from teamlore.sync.v1 import sync_pb2
 
 from kit import audit
 from kit.errors import Refusal
-from kit.sealing import KeyMissing, KeyStore
 from services.sync import standing
 from services.sync.store import StatusChange
 from services.sync.tests.test_guard import check_digest
@@ -149,13 +148,11 @@ async def test_memories_by_id_come_whole_and_as_many_as_fit(
     )
 
 
-async def test_a_live_memory_without_a_key_is_an_alarm(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_live_memory_without_a_key_is_an_alarm(bench: Bench) -> None:
     await bench.push(record("aaaaaaaa"))
-
-    def lost(self: KeyStore, slot: object) -> bytes:
-        raise KeyMissing("lost")
-
-    monkeypatch.setattr(KeyStore, "key", lost)
+    row = (await bench.store.lookup(["aaaaaaaa"]))["aaaaaaaa"].row
+    assert row is not None
+    bench.keys.destroy([row.slot])
     with pytest.raises(Refusal) as caught:
         await standing.opened(bench.store, bench.keys, BANK, ["aaaaaaaa"])
     assert caught.value.reason == "KEY_MISSING"
