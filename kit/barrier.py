@@ -22,7 +22,8 @@ _DETECTORS = (
     "SendGridDetector", "SlackDetector", "SquareOAuthDetector", "StripeDetector", "TelegramBotTokenDetector",
     "TwilioKeyDetector",
 )  # fmt: skip
-_WORD = r"(?:password|passwd|api_?key|secret|token)"
+# What the name of a secret ends or goes on with: DB_PASSWORD, userPassword, aws_secret_access_key, client-secret.
+_WORD = r"(?:password|passwd|passphrase|api[_-]?key|access[_-]?key|secret|token)"
 _OWN = {
     "Private Key": re.compile(
         r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.S
@@ -35,8 +36,9 @@ _OWN = {
     "Teamlore Token": re.compile(r"\btlk_[A-Za-z0-9_-]{43}"),
     # Bounded on both sides, so that no text makes it slow.
     "Secret Keyword": re.compile(
-        rf"\b{_WORD}\w{{0,32}}[ \t]{{0,4}}[:=][ \t]{{0,4}}[\"']?(?P<value>[^\s\"']{{6,200}})", re.I
+        rf"{_WORD}\w{{0,32}}[\"']?[ \t]{{0,4}}[:=][ \t]{{0,4}}[\"']?(?P<value>[^\s\"']{{6,200}})", re.I
     ),
+    "Bearer Token": re.compile(r"\b[Bb]earer[ \t]{1,4}(?P<value>[A-Za-z0-9._~+/=-]{16,2000})"),
 }
 _NEEDLES: dict[str, tuple[tuple[str, ...], ...]] = {
     "Private Key": (("-----BEGIN ",),),
@@ -45,6 +47,7 @@ _NEEDLES: dict[str, tuple[tuple[str, ...], ...]] = {
     "OpenAI Token": (("sk-",),),
     "Teamlore Token": (("tlk_",),),
     "Secret Keyword": ((":", "="),),
+    "Bearer Token": (("earer",),),
     "Artifactory Credentials": (("AKC", "AP"),),
     "AWS Access Key": (("a3t", "abia", "acca", "akia", "asia", "aws"),),
     "Azure Storage Account access key": (("AccountKey=",),),
@@ -58,7 +61,7 @@ _NEEDLES: dict[str, tuple[tuple[str, ...], ...]] = {
     "Twilio API Key": (("AC", "SK"),),
 }  # fmt: skip
 """Of each group one must occur; in lower case for a kind that has a pattern without case."""
-_ASSIGNED = r"\w{0,32}[ \t]{0,4}[:=]"
+_ASSIGNED = r"\w{0,32}[\"']?[ \t]{0,4}[:=]"
 _HINTS: dict[str, tuple[re.Pattern[str], ...]] = {
     kind: tuple(re.compile(hint) for hint in hints)
     for kind, hints in {
@@ -66,7 +69,8 @@ _HINTS: dict[str, tuple[re.Pattern[str], ...]] = {
         "GitLab Token": (r"gl(?:pat|dt|rt|ptt|ft|oas|soat|cbt|imt|agent)-", r"GR1348941"),
         "OpenAI Token": (r"sk-[A-Za-z0-9_-]{20}",),
         "Secret Keyword": tuple(
-            word + _ASSIGNED for word in ("passw(?:or)?d", "api_?key", "secret", "token")
+            word + _ASSIGNED
+            for word in ("passw(?:or)?d", "passphrase", "api[_-]?key", "access[_-]?key", "secret", "token")
         ),
         "Artifactory Credentials": (r"A(?:KC|P[\dA-F])[a-zA-Z0-9]{8}",),
         "Discord Bot Token": (r"\.[a-zA-Z\d_-]{6}\.",),

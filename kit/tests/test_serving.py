@@ -682,6 +682,6 @@ async def test_a_stream_is_read_no_faster_than_it_is_served(served: Served) -> N
     sending = asyncio.create_task(send())
     await asyncio.sleep(1)
     # A megabyte a message: what is not read stays with who sends it.
-    assert sent < 10 and len(served.push.calls) == 1
+    assert sent < 40 and len(served.push.calls) == 1
     sending.cancel()
     call.cancel()

@@ -150,7 +150,7 @@ async def test_memories_by_id_come_whole_and_as_many_as_fit(
 
 async def test_a_live_memory_without_a_key_is_an_alarm(bench: Bench) -> None:
     await bench.push(record("aaaaaaaa"))
-    row = (await bench.store.lookup(["aaaaaaaa"]))["aaaaaaaa"].row
+    row = (await bench.store.lookup(BANK, ["aaaaaaaa"]))["aaaaaaaa"].row
     assert row is not None
     bench.keys.destroy([row.slot])
     with pytest.raises(Refusal) as caught:
