@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 PERMISSIONS = ("read", "write", "forget", "comply", "admin")
-# What owners and admins of a Team hold on its clients, and owners on their banks; comply is given by name alone.
+# What owners and admins of a Team hold on its clients; comply is given by name alone.
 _FULL = frozenset(("read", "write", "forget", "admin"))
+# Any writer owns the bank it makes, so that owning one gives no say over what others may do.
+_OWNED = frozenset(("read", "write", "forget"))
 _WILD = frozenset("*?[")
 
 
@@ -45,7 +47,7 @@ class Caller:
     grants: tuple[Grant, ...] = ()
     denies: tuple[Grant, ...] = ()
     revoked: tuple[Grant, ...] = ()
-    """Allows on CLIENT banks that were taken away."""
+    """Allows that were taken away, and those of groups that the caller has left."""
     ceiling: tuple[Grant, ...] | None = None
     """What a narrowed personal key may do at most; None where nothing narrows."""
     groups: tuple[str, ...] = ()
@@ -83,7 +85,8 @@ class Caller:
                 found[word].append(source)
 
         if bank.startswith("private:"):
-            if bank == f"private:{self.principal}" and self.through is None:
+            # No pattern reaches a PRIVATE bank, and so no ceiling names one: a narrowed key has none.
+            if bank == f"private:{self.principal}" and self.through is None and self.ceiling is None:
                 give(frozenset(("read", "write", "forget")), "its own PRIVATE bank")
             return found
         facts = facts or BankFacts()
@@ -98,7 +101,7 @@ class Caller:
             give(frozenset(("read",)), "everybody reads the SYSTEM layer")
         elif not bank.startswith("client:"):
             if self.default_access == "owner_only" and facts.owner == self.principal:
-                give(_FULL, "owner of the bank")
+                give(_OWNED, "owner of the bank")
             elif self.default_access == "open":
                 give(frozenset(("read", "write")), "default access open")
         if self.ceiling is not None:
@@ -119,19 +122,22 @@ class Caller:
         return found
 
     def lost(self, bank: str) -> bool:
-        """Whether a CLIENT bank was within reach once: a grant was revoked, or the membership ended."""
+        """Whether a CLIENT bank was within reach once: a grant, group or membership ended, or a deny takes it."""
         membership = self.memberships.get(team_of(bank))
         ended = membership is not None and not membership.active
-        return ended or any(fnmatch.fnmatchcase(bank, grant.pattern) for grant in self.revoked)
+        denied = _match(bank, "read", self.denies) and _match(bank, "read", (*self.grants, *self._roles(bank)))
+        return ended or denied or any(fnmatch.fnmatchcase(bank, grant.pattern) for grant in self.revoked)
 
     def covers(self, pattern: str, permission: str = "admin") -> bool:
         """Whether the caller surely holds `permission` on all banks but PRIVATE ones that `pattern` covers."""
         roles = [grant for team in self.memberships for grant in self._roles(f"client:{team}:")]
         return (
-            within(pattern, permission, (*self.grants, *roles))
+            self._reaches(pattern)
+            and within(pattern, permission, (*self.grants, *roles))
             and (self.ceiling is None or within(pattern, permission, self.ceiling))
             and not any(
-                permission in deny.permissions and not _disjoint(deny.pattern, pattern) for deny in self.denies
+                permission in deny.permissions and not _disjoint(deny.pattern, pattern)
+                for deny in self.denies
             )
             and (self.through is None or self.through.covers(pattern, permission))
         )
@@ -155,6 +161,20 @@ class Caller:
             and (membership is None or membership.active)
         )
 
+    def _reaches(self, pattern: str) -> bool:
+        """Whether no stopped membership and no selected Team keeps the caller from CLIENT banks that `pattern` covers.
+
+        `*` stands for the deployment as a whole and not for the clients in it.
+        """
+        if pattern == "*" or _disjoint(pattern, "client:*"):
+            return True
+        start = _literal(pattern)
+        if start.count(":") < 2:
+            return not self.team and all(membership.active for membership in self.memberships.values())
+        team = team_of(start)
+        membership = self.memberships.get(team)
+        return (not self.team or self.team == team) and (membership is None or membership.active)
+
     def _roles(self, bank: str) -> tuple[Grant, ...]:
         team = team_of(bank)
         membership = self.memberships.get(team)
@@ -171,6 +191,12 @@ def team_of(bank: str) -> str:
 def needs_facts(caller: Caller, bank: str) -> bool:
     """Whether access to `bank` depends on more than the caller."""
     return bank.startswith("client:") or caller.default_access == "owner_only"
+
+
+def _match(bank: str, permission: str, grants: Sequence[Grant]) -> bool:
+    return any(
+        permission in grant.permissions and fnmatch.fnmatchcase(bank, grant.pattern) for grant in grants
+    )
 
 
 def within(pattern: str, permission: str, grants: Sequence[Grant]) -> bool:

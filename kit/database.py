@@ -57,6 +57,13 @@ class Transaction:
         self.objects += objects
 
 
+class _Connection(asyncpg.Connection):
+    """Needs no round trip to be given back: nothing of ours sets up a session, and what is open is rolled back."""
+
+    def get_reset_query(self) -> str:
+        return ""
+
+
 class Database:
     """A service's connections, all in the service's own role."""
 
@@ -74,6 +81,7 @@ class Database:
                 max_size=size,
                 timeout=10,
                 command_timeout=60,
+                connection_class=_Connection,
                 server_settings={"role": f"teamlore_{service}", "application_name": f"teamlore-{service}"},
             )
         except (OSError, ValueError, asyncpg.InterfaceError) as error:
@@ -103,6 +111,18 @@ class Database:
     async def value(self, query: str, *args: Any) -> Any:
         """The first column of the first row of a named query, or None."""
         return await self._pool.fetchval(self._queries[query], *args)
+
+    async def audited_value(self, query: str, *args: Any) -> Any:
+        """The first column of a statement that changes state and writes the call's audit row by itself.
+
+        Its last four parameters are call, name, principal and token. Raises UnauditedChange where nobody is calling.
+        """
+        call = audit.current()
+        if call is None:
+            raise UnauditedChange("a change of state outside of an audited call")
+        return await self._pool.fetchval(
+            self._queries[query], *args, call.call_id, call.name, call.principal, call.token_id
+        )
 
     async def execute_raw(self, sql: str, *args: Any) -> Any:
         """One statement that the kit itself needs, such as the poll of the access state."""

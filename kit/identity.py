@@ -28,6 +28,7 @@ RENEW_SECONDS = 30
 POLL_SECONDS = 0.25
 STALE_SECONDS = 1.0
 _READ_SECONDS = 2.0
+_MOST_READS = 5
 TEAM = "x-teamlore-team"
 ON_BEHALF_OF = "x-teamlore-on-behalf-of"
 _OPAQUE = re.compile(r"tlk_[A-Za-z0-9_-]{43}")
@@ -219,11 +220,12 @@ class AccessState:
     async def of(self, token_id: str) -> Caller:
         """Who holds the token and may do what now. Raises Refusal when it is unknown, revoked, expired or stale."""
         self.require_fresh()
-        if token_id not in self._callers:
-            await self._load(token_id)
-        found = self._callers.get(token_id)
-        if token_id in self._refusals:
-            if self._refusals[token_id] == "ACCESS_REVOKED":
+        if token_id in self._callers:
+            found, refused = self._callers[token_id], self._refusals.get(token_id, "")
+        else:
+            found, refused = await self._load(token_id)
+        if refused:
+            if refused == "ACCESS_REVOKED":
                 raise Refusal("ACCESS_REVOKED", "the principal is suspended; ask an admin")
             raise Refusal("CREDENTIAL_REVOKED", "the token was revoked; ask an admin for a new one")
         if found is None:
@@ -232,19 +234,22 @@ class AccessState:
             raise Refusal("CREDENTIAL_EXPIRED", "the token has ended; ask an admin for a new one")
         return found
 
-    async def _load(self, token_id: str) -> None:
-        version = self._version
-        found = await self.explain(token_id, None)
-        if version != self._version:
-            # The state moved while it was read: what was read may be older than what was seen.
-            found = await self.explain(token_id, None)
+    async def _load(self, token_id: str) -> tuple[Caller | None, str]:
+        for _ in range(_MOST_READS):
+            version = self._version
+            caller, refused = await self.explain(token_id, None) or (None, "")
+            if version == self._version:
+                break
+        else:
+            # The state moved each time while it was read: good for this call, but it may be older than what was seen.
+            return caller, refused
         if len(self._callers) > 50_000:
             self._callers.clear()
             self._refusals.clear()
-        caller, refused = found if found is not None else (None, "")
         self._callers[token_id] = caller
         if refused:
             self._refusals[token_id] = refused
+        return caller, refused
 
     async def explain(self, token_id: str | None, principal: str | None) -> tuple[Caller, str] | None:
         """What the database says now of a token, or of a principal without one; None for an unknown token.
@@ -289,13 +294,23 @@ class AccessState:
 def caller_of(read: Mapping[str, Any], token_id: str) -> tuple[Caller, str]:
     """The caller that an answer of `auth.caller_access` describes, and why it is refused; empty where it is not."""
     principal, groups = str(read["principal"]), tuple(read["groups"])
+    former = read.get("former_groups", ())
     rules: dict[str, list[Grant]] = {"allow": [], "deny": [], "revoked": []}
     for subject, pattern, effect, words, revoked in read["rules"]:
         if subject in groups or fnmatch.fnmatchcase(principal, subject):
             word = "deny" if effect == "deny" else "grant"
             grant = Grant(pattern, frozenset(words), f"{word} {subject} {pattern}")
             rules["revoked" if revoked else effect].append(grant)
-    nothing: Mapping[str, Any] = {"kind": "", "personal": True, "session": False, "revoked": False, "grants": [], "origin": []}
+        elif subject in former and effect == "allow":
+            rules["revoked"].append(Grant(pattern, frozenset(words)))
+    nothing: Mapping[str, Any] = {
+        "kind": "",
+        "personal": True,
+        "session": False,
+        "revoked": False,
+        "grants": [],
+        "origin": [],
+    }
     token = read["token"] or nothing
     own, origin = (
         tuple(Grant(pattern, frozenset(words), f"{name} {pattern}") for pattern, words in token[part])
@@ -424,7 +439,10 @@ class Authenticator:
         held = self._verified.get(token)
         if held is not None:
             kid, key, claims = held
-            if await self._keys.get(kid, self.access.version) is key and claims["exp"] > time.time() - JWT_LEEWAY:
+            if (
+                await self._keys.get(kid, self.access.version) is key
+                and claims["exp"] > time.time() - JWT_LEEWAY
+            ):
                 return claims
             del self._verified[token]
         kid = str(jwt.get_unverified_header(token).get("kid", ""))

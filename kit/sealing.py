@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import apsw
@@ -20,7 +20,7 @@ from kit.errors import Refusal
 log = logging.getLogger("teamlore.sealing")
 KEY_BYTES = 32
 NONCE_BYTES = 12
-FIRST_PAGE, LARGEST_PAGE = 8, 128
+FIRST_PAGE, LARGEST_PAGE, MOST_PAGES = 8, 128, 8
 CACHE_SECONDS = 5.0
 # A page that no row names is dropped once it is a day old. Slots are handed out from it for half a day only, so that
 # by then every commit that could still name it has ended long ago.
@@ -132,37 +132,45 @@ class KeyStore:
 
     def make_page(self, bank: str, author: str, slots: int) -> int:
         """Writes a page of `slots` fresh keys durably; gives its id."""
-        page = int.from_bytes(os.urandom(8), "big") >> 2
-        keys = os.urandom(KEY_BYTES * slots)
+        return self.make_pages(bank, author, slots, 1)[0]
+
+    def make_pages(self, bank: str, author: str, slots: int, count: int) -> list[int]:
+        """Writes pages of `slots` fresh keys in one durable write, which is what takes the time; gives their ids."""
+        pages = [int.from_bytes(os.urandom(8), "big") >> 2 for _ in range(count)]
+        now = time.time()
+        rows = [(page, bank, author, os.urandom(KEY_BYTES * slots), now) for page in pages]
         self._check_place()
         try:
-            self._db.execute(
-                "insert into pages values (?, ?, ?, ?, ?)", (page, bank, author, keys, time.time())
-            )
+            with self._db:
+                self._db.executemany("insert into pages values (?, ?, ?, ?, ?)", rows)
         except apsw.Error as error:
             raise Refusal("KEYSTORE_UNAVAILABLE", "the key store cannot be written", retry_after=1) from error
-        return page
+        return pages
 
     def key(self, slot: Slot) -> bytes:
         """The 32 bytes of a slot; cached for at most 5 s. Raises KeyMissing when zeroed or unknown."""
+        key = self.keys_of(slot.page)[slot.start : slot.end]
+        if len(key) != KEY_BYTES or key == _ZERO:
+            raise KeyMissing(f"page {slot.page} slot {slot.index}")
+        return key
+
+    def keys_of(self, page: int) -> bytes:
+        """All keys of a page, one after the other; cached for at most 5 s; empty for an unknown page."""
         now = time.monotonic()
-        held = self._cache.get(slot.page)
+        held = self._cache.get(page)
         if held is None or held[0] < now:
             self._check_place()
             try:
-                row = self._db.execute("select keys from pages where page = ?", (slot.page,)).fetchone()
+                row = self._db.execute("select keys from pages where page = ?", (page,)).fetchone()
             except apsw.Error as error:
                 raise Refusal(
                     "KEYSTORE_UNAVAILABLE", "the key store cannot be read", retry_after=1
                 ) from error
             if len(self._cache) > 4096:
-                self._cache = {page: entry for page, entry in self._cache.items() if entry[0] >= now}
+                self._cache = {other: entry for other, entry in self._cache.items() if entry[0] >= now}
             held = (now + CACHE_SECONDS, row[0] if row else b"")
-            self._cache[slot.page] = held
-        key = held[1][slot.start : slot.end]
-        if len(key) != KEY_BYTES or key == _ZERO:
-            raise KeyMissing(f"page {slot.page} slot {slot.index}")
-        return key
+            self._cache[page] = held
+        return held[1]
 
     def fresh_key(self, slot: Slot) -> bytes:
         """The key of a slot just taken from an Allocator over this store, looking past an older cached page."""
@@ -276,10 +284,14 @@ class _OpenPage:
     size: int
     used: int
     made: float
+    together: int = 1
+    """How many pages one write made."""
+    spare: list[int] = field(default_factory=list)
 
 
 class Allocator:
-    """Hands out slots. A page serves one author in one bank and one process for half a day; sizes double from 8 to 128."""
+    """Hands out slots. A page serves one author in one bank and one process for half a day; sizes double from 8 to 128,
+    then 2, 4 and 8 such pages are made in one write."""
 
     def __init__(self, store: KeyStore) -> None:
         self._store = store
@@ -297,9 +309,15 @@ class Allocator:
                 size = FIRST_PAGE if current is None else min(current.size * 2, LARGEST_PAGE)
                 while size < count - len(slots) and size < LARGEST_PAGE:
                     size *= 2
-                made = time.time()
-                current = _OpenPage(self._store.make_page(bank, author, size), size, 0, made)
-                self._open[(bank, author)] = current
+                if current is not None and current.spare:
+                    current.page, current.used = current.spare.pop(), 0
+                else:
+                    busy = current is not None and current.size == LARGEST_PAGE
+                    together = min(current.together * 2, MOST_PAGES) if busy and current is not None else 1
+                    made = time.time()
+                    page, *spare = self._store.make_pages(bank, author, size, together)
+                    current = _OpenPage(page, size, 0, made, together, spare)
+                    self._open[(bank, author)] = current
             slots.append(Slot(current.page, current.used))
             current.used += 1
         return slots
@@ -309,9 +327,9 @@ def _associated(bank: str, memory_id: str) -> bytes:
     return f"{bank}\0{memory_id}".encode()
 
 
-def seal(key: bytes, bank: str, memory_id: str, plain: bytes) -> bytes:
-    """Nonce and ciphertext of `plain`, bound to bank and id."""
-    nonce = os.urandom(NONCE_BYTES)
+def seal(key: bytes, bank: str, memory_id: str, plain: bytes, nonce: bytes = b"") -> bytes:
+    """Nonce and ciphertext of `plain`, bound to bank and id; `nonce` is given by who took random bytes for many."""
+    nonce = nonce or os.urandom(NONCE_BYTES)
     return nonce + AESGCM(key).encrypt(nonce, plain, _associated(bank, memory_id))
 
 
@@ -325,11 +343,30 @@ def unseal(key: bytes, bank: str, memory_id: str, sealed: bytes) -> bytes:
 
 def open_rows(store: KeyStore, bank: str, rows: Sequence[tuple[str, Slot, bytes]]) -> list[bytes | None]:
     """The plain bytes of (id, slot, sealed) rows; None where there is no key."""
+    return open_many(
+        store, bank, [(memory_id, slot.page, slot.index, sealed) for memory_id, slot, sealed in rows]
+    )
+
+
+def open_many(store: KeyStore, bank: str, rows: Sequence[tuple[str, int, int, bytes]]) -> list[bytes | None]:
+    """The plain bytes of (id, key page, slot, sealed) rows; None where there is no key. Made for many rows at once."""
     result: list[bytes | None] = []
-    for memory_id, slot, sealed in rows:
+    pages: dict[int, bytes] = {}
+    prefix = _associated(bank, "")
+    for memory_id, page, index, sealed in rows:
+        keys = pages.get(page)
+        if keys is None:
+            keys = pages[page] = store.keys_of(page)
+        key = keys[index * KEY_BYTES : index * KEY_BYTES + KEY_BYTES]
+        if len(key) != KEY_BYTES or key == _ZERO:
+            result.append(None)
+            continue
         try:
-            result.append(unseal(store.key(slot), bank, memory_id, sealed))
-        except KeyMissing:
+            cipher = AESGCM(key)
+            result.append(
+                cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], prefix + memory_id.encode())
+            )
+        except InvalidTag:
             result.append(None)
     return result
 

@@ -6,7 +6,7 @@ import logging
 import signal
 import sys
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,6 +32,7 @@ from kit.sealing import KeyMissing
 log = logging.getLogger("teamlore.serving")
 DEFAULT_DEADLINE = 30.0
 SLOW_SECONDS = 20.0
+IDLE_SECONDS = 60.0
 UNARY_BUDGET, STREAM_BUDGET = 500, 2000
 OPTIONS = (
     ("grpc.so_reuseport", 0),
@@ -64,6 +65,8 @@ class Built:
     """By request field: the bank that the object belongs to."""
     calls_per_minute: Mapping[str, int] = field(default_factory=dict)
     """By full method name: a principal's budget where it is not the common one."""
+    counted_as: Mapping[str, str] = field(default_factory=dict)
+    """By full method name: the method whose budget each of its requests takes from."""
 
 
 @dataclass
@@ -80,10 +83,6 @@ class Interceptor(grpc.aio.ServerInterceptor):
     """Runs every call of ours through the same steps, in the same order."""
 
     def __init__(self, built: Built, drain: Drain, limits: Limits, decisions: Decisions) -> None:
-        """Raises RuntimeError for a service with a call that it could not wrap."""
-        for name in built.services:
-            for method in descriptor_pool.Default().FindServiceByName(name).methods:
-                _require_one_request(method)
         self._built = built
         self._drain = drain
         self._limits = limits
@@ -104,7 +103,6 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return self._handlers[name]
 
     def _wrap(self, method: MethodDescriptor, handler: Any) -> Any:
-        _require_one_request(method)
         request_type = message_factory.GetMessageClass(method.input_type)
 
         async def unary(raw: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
@@ -134,9 +132,36 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 except Exception as error:
                     await self._refuse(seen, error, context)
 
+        async def streams(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            seen = _Call(method.full_name)
+            with _span(seen.method, context):
+                try:
+                    with self._counted("stream", STREAM_BUDGET):
+                        raw = await self._arrives(context)
+                        if raw is None:
+                            raise field_invalid("", "the stream held no message")
+                        first, call = await self._admit(method, request_type, raw, context, seen)
+                        arriving = self._arriving(method, request_type, first, call, context, seen)
+                        answer = None
+                        async with contextlib.aclosing(arriving) as requests:
+                            with self._held(seen.caller):
+                                if method.server_streaming:
+                                    async for each in handler.stream_stream(requests, context):
+                                        await _write(context, each)
+                                else:
+                                    answer = await handler.stream_unary(requests, context)
+                    _answered(seen.method, "OK")
+                    return answer
+                except Exception as error:
+                    await self._refuse(seen, error, context)
+
+        if method.client_streaming and method.server_streaming:
+            return grpc.stream_stream_rpc_method_handler(streams, None, _as_bytes)
+        if method.client_streaming:
+            return grpc.stream_unary_rpc_method_handler(streams, None, _as_bytes)
         if method.server_streaming:
-            return grpc.unary_stream_rpc_method_handler(stream, None, handler.response_serializer)
-        return grpc.unary_unary_rpc_method_handler(unary, None, handler.response_serializer)
+            return grpc.unary_stream_rpc_method_handler(stream, None, _as_bytes)
+        return grpc.unary_unary_rpc_method_handler(unary, None, _as_bytes)
 
     def _held(self, caller: Caller | None) -> contextlib.AbstractContextManager[None]:
         """Counts an open stream of the caller; another service of ours may hold any number."""
@@ -156,9 +181,54 @@ class Interceptor(grpc.aio.ServerInterceptor):
         finally:
             self._open[kind] -= 1
 
+    async def _arriving(
+        self,
+        method: MethodDescriptor,
+        request_type: type[Message],
+        first: Message,
+        call: audit.CallContext | None,
+        context: Any,
+        seen: _Call,
+    ) -> AsyncGenerator[Message]:
+        """The requests of a stream, each admitted when it is asked for, so that who reads slowly is sent little.
+
+        Each is a call of its own to the audit, and is authorised anew by what the first one named.
+        """
+        request: Message | None = first
+        while request is not None:
+            with audit.calling(call):
+                yield request
+            raw = await self._arrives(context)
+            request = None
+            if raw is not None:
+                request, call = await self._admit(method, request_type, raw, context, seen, first)
+
+    async def _arrives(self, context: Any) -> bytes | None:
+        """The next message of a stream; None at its end. Raises Refusal where none comes, or the process goes away."""
+        reading = asyncio.ensure_future(context.read())
+        draining = asyncio.ensure_future(self._drain.started.wait())
+        try:
+            await asyncio.wait((reading, draining), timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if self._drain.started.is_set():
+                raise Refusal("DRAINING", "this process is going away; call again", retry_after=0.2)
+            if not reading.done():
+                raise Refusal("DEADLINE_EXCEEDED", f"no message came for {IDLE_SECONDS:.0f} s")
+            raw = reading.result()
+            return None if raw is grpc.aio.EOF else raw
+        finally:
+            reading.cancel()
+            draining.cancel()
+
     async def _admit(
-        self, method: MethodDescriptor, request_type: type[Message], raw: bytes, context: Any, seen: _Call
+        self,
+        method: MethodDescriptor,
+        request_type: type[Message],
+        raw: bytes,
+        context: Any,
+        seen: _Call,
+        first: Message | None = None,
     ) -> tuple[Message, audit.CallContext | None]:
+        """Decodes, authenticates, authorises, counts and validates; `first` began the stream that this one goes on."""
         access = access_of(method)
         try:
             request = request_type.FromString(raw)
@@ -174,12 +244,18 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 for key, value in context.invocation_metadata() or ()
                 if isinstance(value, str)
             ]
-            caller = seen.caller = await self._built.authenticator.authenticate(metadata)
-            await self._authorise(access, request, caller, seen)
+            if first is None or seen.caller is None:
+                caller = await self._built.authenticator.authenticate(metadata)
+            else:
+                caller = await self._built.authenticator.renew(seen.caller)
+                _require_same(access, request, first)
+            seen.caller = caller
+            await self._authorise(access, first or request, caller, seen)
             seen.deciding = False
             self._decisions.granted(seen.method, caller)
             if not caller.internal:
-                self._limits.take(seen.method, caller.principal)
+                counted = self._built.counted_as.get(seen.method, seen.method)
+                self._limits.take(counted, caller.principal)
         identity.set_caller(caller)
         validation.check(request)
         call = None
@@ -259,12 +335,19 @@ class Interceptor(grpc.aio.ServerInterceptor):
         await context.abort(refusal.rule.code, refusal.message, trailing_metadata=trailers(refusal))
 
 
-def _require_one_request(method: MethodDescriptor) -> None:
-    """The steps judge one request; a call that sends many would pass them unjudged."""
-    if method.client_streaming:
-        raise RuntimeError(
-            f"{method.full_name} takes a stream of requests, which the interceptor cannot judge"
-        )
+def _require_same(access: access_pb2.Access, request: Message, first: Message) -> None:
+    """Raises Refusal FIELD_INVALID where a later request of a stream names another object than was authorised."""
+    rule = str(access.WhichOneof("rule"))
+    if rule in ("bank", "banks", "resource", "pattern"):
+        name = str(getattr(access, rule))
+        named = [value for value in _values(request, name.split(".")) if value]
+        if named and named != _values(first, name.split(".")):
+            raise field_invalid(name, "a stream is about what its first message names")
+
+
+def _as_bytes(answer: Message | bytes) -> bytes:
+    """An answer for the wire; a handler may have written it itself."""
+    return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
 @contextlib.contextmanager

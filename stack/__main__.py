@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 from stack import story
 from stack.errors import StackError
 from stack.launch import Stack, launch
-from stack.people import ensure_people
+from stack.people import People, ensure_people
 from stack.topology import Settings, address
 
 
@@ -34,9 +35,17 @@ async def run(settings: Settings) -> None:
             _say(f"postgres lies in {stack.relocated}: its user cannot reach {settings.data}")
         people = await ensure_people(settings, stack.facts)
         _say(f"up after {time.monotonic() - started:.0f} s; now the story\n")
-        await story.tell(settings, people, _say)
+        await _tell_if_it_can_be(settings, people)
         _say("\n" + _next_steps(settings, stack))
         await stack.supervisor.wait()
+
+
+async def _tell_if_it_can_be(settings: Settings, people: People) -> None:
+    """Tell the story, or say in one line why not: who tries out access may well have shut its people out for good."""
+    try:
+        await story.tell(settings, people, _say)
+    except (StackError, OSError, subprocess.SubprocessError, LookupError, ValueError) as error:
+        _say(f"The story cannot be told again: {error}. `make demo` tells it on a private stack.")
 
 
 def _next_steps(settings: Settings, stack: Stack) -> str:

@@ -58,9 +58,12 @@ class Laptop:
         return said.decode()
 
     async def join(self) -> None:
-        """Join the team with the stack's own addresses."""
+        """Join the team with the stack's own addresses. Raises StackError that says whose token is no longer good."""
         server = "@" + str(self._settings.data / "stack.json")
-        await self.run("team", "join", "--server", server, "--token", self._token, "--yes")
+        try:
+            await self.run("team", "join", "--server", server, "--token", self._token, "--yes")
+        except StackError as error:
+            raise StackError(f"{self.name}'s token in stack.json no longer works ({error})") from error
 
 
 async def tell(settings: Settings, people: People, say: Say) -> str:

@@ -11,7 +11,9 @@ async def test_a_refused_row_is_not_quoted_in_the_log(postgres: Postgres, databa
     for bank in ("nolayer-Zqlog0", "nolayer:Zqlog1", "private:", "client:Zqlog2:"):
         with pytest.raises(asyncpg.CheckViolationError) as caught:
             await connection.execute("select memory.open_bank($1)", bank)
-        assert caught.value.constraint_name in ("scope_of_layer", "ids_of_layer") and caught.value.detail is None
+        assert (
+            caught.value.constraint_name in ("scope_of_layer", "ids_of_layer") and caught.value.detail is None
+        )
     await connection.execute("insert into memory.memory_ids values ('Zqlog3', 'b')")
     with pytest.raises(asyncpg.UniqueViolationError):
         await connection.execute("insert into memory.memory_ids values ($1, 'b')", "Zqlog3")

@@ -2,12 +2,13 @@
 
 import fnmatch
 import re
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.access import Caller, Grant
+from kit.access import Caller, Grant, Membership
 from kit.identity import caller_of
 
 WORD = st.text("abcx-:*", min_size=1, max_size=8)
@@ -78,16 +79,15 @@ def matches(pattern: str, text: str) -> bool:
 
 def reference(who: str, groups: set[str], own: Any, rules: Any, personal: bool, bank: str) -> set[str]:
     """The rule in ten lines: the union of what is allowed, less every deny; a personal key only narrows."""
+    narrowed = personal and bool(own)
     if bank.startswith("private:"):
-        return {"read", "write", "forget"} if bank == "private:" + who else set()
+        return {"read", "write", "forget"} if bank == "private:" + who and not narrowed else set()
     held: dict[str, set[str]] = {"allow": set(), "deny": set()}
     for subject, pattern, effect, words, revoked in rules:
         if (subject in groups or matches(subject, who)) and matches(pattern, bank) and not revoked:
             held[effect] |= set(words)
     token = {word for pattern, words in own if matches(pattern, bank) for word in words}
-    allowed = (
-        held["allow"] & token if personal and own else held["allow"] if personal else held["allow"] | token
-    )
+    allowed = held["allow"] & token if narrowed else held["allow"] if personal else held["allow"] | token
     return allowed - held["deny"]
 
 
@@ -108,7 +108,8 @@ def test_what_is_held_is_what_the_reference_says(
         "session": False,
         "revoked": False,
         "expires_at": None,
-        "grants": own, "origin": [],
+        "grants": own,
+        "origin": [],
     }
     read = {
         "principal": who, "groups": sorted(groups), "suspended": False, "default_access": "deny", "token": token,
@@ -131,3 +132,26 @@ def test_project_star_never_covers_projectx() -> None:
     assert not allow.permissions_on("projectx") and allow.permissions_on("project:x") == ALL
     assert deny.permissions_on("projectx") == ALL and not deny.permissions_on("project:x")
     assert not allow.covers("projectx") and not allow.covers("project*") and not allow.covers("*")
+
+
+TEAM, OTHER = "00000000-0000-0000-0000-000000000007", "00000000-0000-0000-0000-000000000008"
+CLIENTS = (f"client:{TEAM}:acme", f"client:{TEAM}:*", f"client:{TEAM}:a?me")
+
+
+def test_a_stopped_member_gives_out_no_client_of_its_team() -> None:
+    admin = replace(caller("*", f"client:{TEAM}:*"), memberships={TEAM: Membership("owner", True)})
+    stopped = replace(admin, memberships={TEAM: Membership("owner", False)})
+    for pattern in CLIENTS:
+        assert admin.covers(pattern) and not stopped.covers(pattern)
+    for pattern in ("client:*", "clien[t]:*", f"?lient:{TEAM}:acme", "*:acme", "client*"):
+        assert admin.covers(pattern) and not stopped.covers(pattern)
+    for pattern in (f"client:{OTHER}:acme", "project:*", "*"):
+        assert admin.covers(pattern) and stopped.covers(pattern)
+
+
+def test_the_selected_team_binds_what_may_be_given_out() -> None:
+    selected = replace(caller("*"), team=OTHER)
+    for pattern in (*CLIENTS, "client:*", "clien[t]:*", f"client:{OTHER[:-1]}?:acme"):
+        assert caller("*").covers(pattern) and not selected.covers(pattern)
+    for pattern in (f"client:{OTHER}:acme", f"client:{OTHER}:*", "project:*", "*"):
+        assert selected.covers(pattern)

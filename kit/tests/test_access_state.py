@@ -1,11 +1,13 @@
 """The poll of the access state outlives whatever a dying server makes the driver raise."""
 
 import asyncio
+import json
 
 import asyncpg
 import pytest
 
 from kit import identity
+from kit.errors import Refusal
 from kit.identity import AccessState
 
 
@@ -42,3 +44,32 @@ async def test_the_poll_goes_on(error: Exception, monkeypatch: pytest.MonkeyPatc
         await asyncio.sleep(0.005)
     assert state._version == 2
     await state.stop()
+
+
+class Moving:
+    """Moves the access state while it is read, `moves` times; the token is revoked from the second move on."""
+
+    def __init__(self, moves: int) -> None:
+        self.moves, self.reads = moves, 0
+        self.state = AccessState(self)  # type: ignore[arg-type]  # only what it reads is asked
+
+    async def execute_raw(self, sql: str, *args: object) -> object:
+        self.reads += 1
+        token = {"kind": "agent", "personal": False, "session": False, "revoked": self.reads > 2, "grants": [], "origin": []}
+        read = {"principal": "user:a", "groups": [], "suspended": False, "default_access": "deny", "token": token}
+        if self.reads <= self.moves:
+            self.state._version += 1
+        return {"access": json.dumps({**read, "rules": [], "memberships": []})}
+
+
+async def test_what_was_read_while_the_state_moved_is_not_kept() -> None:
+    twice = Moving(2)
+    twice.state._last_good = float("inf")
+    with pytest.raises(Refusal, match="revoked"):
+        await twice.state.of("t")
+    assert twice.reads == 3
+    always = Moving(1000)
+    always.state._last_good = float("inf")
+    with pytest.raises(Refusal, match="revoked"):
+        await always.state.of("t")
+    assert "t" not in always.state._callers and always.reads < 20

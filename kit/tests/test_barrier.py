@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.barrier import Barrier
+from kit.barrier import Barrier, shapes
 
 KEY = "AKIA" + "IOSFODNN7EXAMPL2"
 
@@ -51,3 +51,68 @@ def test_all_of_a_secret_goes_whatever_a_comment_says(secret: str) -> None:
 def test_no_text_makes_it_slow(piece: str, end: str) -> None:
     # A catastrophic pattern would run for minutes here and be ended by the suite's limit.
     Barrier("redact").check((piece * 50_000)[:50_000] + end)
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+OF_KIND = {
+    "Private Key": ("-----BEGIN PRIVATE KEY-----\nMIIabc", "-----BEGIN RSA PRIVATE KEY-----x-----END RSA PRIVATE KEY-----"),
+    "JSON Web Token": ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dozjgNryP4J3",),
+    "GitHub Token": ("ghp_" + "a1B2" * 9, "gho_" + "a" * 20, "ghu_" + "b" * 36, "ghs_" + "c" * 36, "ghr_" + "d" * 36,
+                     "github_pat_" + "e_" * 20),
+    "GitLab Token": (*(f"{one}-{'aB3_' * 10}" for one in ("glpat", "gldt", "glrt", "glptt", "glft", "glsoat")),
+                     "gloas-" + "aB3_" * 16, "GR1348941" + "a1" * 10, "glcbt-0a_" + "b2" * 10, "glimt-" + "c" * 25,
+                     "glagent-" + "d" * 50),
+    "NPM Token": ("npm_" + "a1" * 18,),
+    "OpenAI Token": ("sk-" + "proj-a1B2" * 4,),
+    "Teamlore Token": ("tlk_" + "Ab" * 21 + "c",),
+    "Secret Keyword": ("password = hunter22", "PASSWD:hunter22", "Api_Key: 'abcdef1'", "apikey=abcdef1",
+                       "client token: abcdef1", "\u017fecret=abcdef1", "TO\u212aEN:abcdef1", "AP\u0131_key=abcdef1",
+                       "ap\u0130key=abcdef1", "token_of_mine\t=\tabcdef1", "DB_PASSWORD=hunter22",
+                       'POSTGRES_PASSWORD="hunter22"', "aws_secret_access_key=wJalrX", "client_secret: hunter22",
+                       "access_token=hunter22", "STRIPE_API_KEY=hunter22", "userPassword=hunter22",
+                       '{"password": "hunter22"}', '"api-key": "hunter22"', "passphrase: hunter22"),
+    "Bearer Token": ("Authorization: Bearer " + "aB3_" * 5, "bearer " + "a.b-" * 5),
+    "Artifactory Credentials": (" AKC" + "a1" * 8 + " ", "=AP3" + "b2" * 8 + '"', ":APF" + "b2" * 8, ":AP\u0663" + "b2" * 8),
+    "AWS Access Key": ("AKIAIOSFODNN7EXAMPL2", "A3TXIOSFODNN7EXAMPL2", "ABIA" + "Z" * 16, "ACCA" + "Y" * 16, "ASIA" + "X" * 16,
+                       "Aws_Secret_Key = '" + "aB3/" * 10 + "'", "aW\u017f pass \"" + "aB3/" * 10 + '"'),
+    "Azure Storage Account access key": ("AccountKey=" + "aB3/" * 22,),
+    "Basic Auth Credentials": ("https://bob:hunter2@example.com", "ftp://a:b@c"),
+    "Discord Bot Token": ("MTk4NjIyNDgzNDcxOTI1MjQ4.Cl2FMQ." + "aB3_" * 6 + "xyz",),
+    "Mailchimp Access Key": ("a1b2" * 8 + "-us12",),
+    "PyPI Token": ("pypi-AgEIcHlwaS5vcmc" + "a1" * 40, "pypi-AgENdGVzdC5weXBpLm9yZw" + "b2" * 40),
+    "SendGrid API Key": ("SG." + "a" * 22 + "." + "b" * 43,),
+    "Slack Token": ("xoxb-1234-5678-abc", "XOXP-1-a1", "https://hooks.slack.com/services/T1/B2/c3", "xo\u0078\u017f-1-a",
+                    "HTTPS://HOO\u212aS.SLACK.COM/services/T1/B2/c3"),
+    "Square OAuth Secret": ("sq0csp-" + "a1B" * 14 + "x",),
+    "Stripe Access Key": ("sk_live_" + "a1B2" * 6, "rk_live_" + "b" * 24),
+    "Telegram Bot Token": ("12345678:" + "aB3_-" * 7,),
+    "Twilio API Key": ("AC" + "a1" * 16, "SK" + "b2" * 16),
+}  # fmt: skip
+
+
+def test_every_kind_is_planted_and_found_and_has_needles() -> None:
+    barrier = Barrier("redact")
+    assert {shape.kind for shape in shapes()} == OF_KIND.keys()
+    for kind, secrets in OF_KIND.items():
+        for secret in secrets:
+            assert kind in barrier.check(f"before {secret} after").found, secret
+    assert all(shape.needles or shape.hints for shape in shapes())
+
+
+PIECES = st.one_of(
+    st.sampled_from([secret for secrets in OF_KIND.values() for secret in secrets]),
+    st.sampled_from(
+        [" ", "\n", ": ", "=", '"', "'", "@", "://", ".", "-us", "sk-", "AP", "AKC", "aws", "token", "\u212a"]
+    ),
+    st.text(max_size=12),
+    st.text(LETTERS + "_-.:= \u017f\u0131\u0130", max_size=45),
+)
+
+
+@given(st.lists(PIECES, max_size=8).map("".join), st.integers(0, 3), st.integers(0, 10_000))
+def test_the_fast_way_finds_what_all_patterns_find(text: str, edits: int, where: int) -> None:
+    for edit in range(edits):  # a secret that is cut, doubled or in another case
+        cut = (where * (edit + 1)) % (len(text) + 1)
+        text = (text[:cut] + text[cut + 1 :], text[:cut] + text[cut:].upper(), text[cut:] + text)[edit]
+    everything = [span for shape in shapes() for span in shape.spans(text)]
+    assert list(Barrier("redact").spans(text)) == everything

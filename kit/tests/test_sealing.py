@@ -78,6 +78,23 @@ def test_pages_double_and_no_slot_is_given_twice(tmp_path: Path) -> None:
     assert len({store.key(slot) for slot in slots}) == 425
 
 
+def test_who_writes_much_gets_many_pages_in_one_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, writes = KeyStore(tmp_path / "keystore.db", make=True), list[int]()
+    make = store.make_pages
+
+    def counted(bank: str, author: str, slots: int, count: int) -> list[int]:
+        writes.append(count)
+        return make(bank, author, slots, count)
+
+    monkeypatch.setattr(store, "make_pages", counted)
+    allocator = Allocator(store)
+    slots = [slot for _ in range(50) for slot in allocator.take("b", "a", 100)]
+    assert len({store.key(slot) for slot in slots}) == 5000
+    assert writes == [1, 2, 4, 8, 8, 8, 8, 8][: len(writes)] and len(writes) <= 8
+
+
 def test_only_an_old_page_is_dropped_and_leaves_no_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

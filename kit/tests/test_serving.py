@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import asyncpg
 import grpc
 import protovalidate
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool
 from google.rpc import error_details_pb2, status_pb2
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
@@ -21,7 +20,7 @@ from teamlore.compliance.v1 import compliance_pb2, compliance_pb2_grpc
 from teamlore.feed.v1 import feed_pb2, feed_pb2_grpc
 from teamlore.sync.v1 import sync_pb2, sync_pb2_grpc
 
-from kit import decisions, dialing, telemetry
+from kit import audit, decisions, dialing, serving, telemetry
 from kit.access import BankFacts, Caller, Grant
 from kit.database import Database
 from kit.decisions import Decisions
@@ -62,6 +61,24 @@ class Feed(feed_pb2_grpc.FeedServiceServicer):
         await asyncio.sleep(60)
 
 
+class Push(sync_pb2_grpc.SyncServiceServicer):
+    """Answers each batch; notes the audit's call, does `then`, and waits while the gate is closed."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.then: Callable[[], Any] = lambda: None
+
+    async def PushStream(self, requests: Any, context: Any) -> AsyncIterator[sync_pb2.PushStreamResponse]:
+        async for request in requests:
+            call = audit.current()
+            self.calls.append(call.call_id if call else None)
+            await self.gate.wait()
+            self.then()
+            yield sync_pb2.PushStreamResponse(sequence=request.sequence)
+
+
 class Auth(auth_pb2_grpc.AuthServiceServicer):
     """Knows one token."""
 
@@ -76,18 +93,34 @@ class Callers:
 
     def __init__(self, database: Database) -> None:
         self.access = AccessState(database)
+        self.revoked: set[str] = set()
+
+    async def renew(self, known: Caller) -> Caller:
+        if known.principal in self.revoked:
+            raise Refusal("CREDENTIAL_REVOKED", "the token was revoked")
+        return known
 
     async def authenticate(self, metadata: Sequence[tuple[str, str]]) -> Caller:
         name = dict(metadata).get("authorization", "").removeprefix("Bearer ")
         if not name:
             raise Refusal("CREDENTIAL_MISSING", "send a token")
-        grants = (Grant("project:serve-*", frozenset(("read",))),)
+        grants = (Grant("project:serve-*", frozenset(("read", "write"))),)
         return Caller(f"user:{name}", "agent", f"t-{name}", grants, internal=name == "internal")
 
 
 class Served:
-    def __init__(self, url: str, address: str, channel: grpc.aio.Channel, counted: Decisions) -> None:
+    def __init__(
+        self,
+        url: str,
+        address: str,
+        channel: grpc.aio.Channel,
+        counted: Decisions,
+        callers: Callers,
+        push: Push,
+        drain: Drain,
+    ) -> None:
         self.url, self.address, self.decisions = url, address, counted
+        self.callers, self.push, self.drain = callers, push, drain
         self.feed, self.auth = feed_pb2_grpc.FeedServiceStub(channel), auth_pb2_grpc.AuthServiceStub(channel)
         self.participant = compliance_pb2_grpc.ErasureParticipantServiceStub(channel)
         self.sync, self.access = sync_pb2_grpc.SyncServiceStub(channel), access_pb2_grpc.AccessServiceStub(channel)
@@ -128,10 +161,11 @@ class Served:
 @pytest.fixture
 async def served(database_url: str) -> AsyncIterator[Served]:
     database = await Database.connect(database_url, "feed", QUERIES)
+    callers, push, drain = Callers(database), Push(), Drain()
     services = {
         FEED: (feed_pb2_grpc.add_FeedServiceServicer_to_server, Feed()),
         AUTH: (auth_pb2_grpc.add_AuthServiceServicer_to_server, Auth()),
-        SYNC: (sync_pb2_grpc.add_SyncServiceServicer_to_server, sync_pb2_grpc.SyncServiceServicer()),
+        SYNC: (sync_pb2_grpc.add_SyncServiceServicer_to_server, push),
         PARTICIPANT: (
             compliance_pb2_grpc.add_ErasureParticipantServiceServicer_to_server,
             compliance_pb2_grpc.ErasureParticipantServiceServicer(),
@@ -139,15 +173,15 @@ async def served(database_url: str) -> AsyncIterator[Served]:
         ACCESS: (access_pb2_grpc.add_AccessServiceServicer_to_server, access_pb2_grpc.AccessServiceServicer()),
     }
     counted = Decisions(database, "feed")
-    built = Built(Callers(database), services)  # type: ignore[arg-type]  # callers are the test's
-    limits = Limits(100, 4, 2, {HEAD: 5})
-    server = grpc.aio.server(interceptors=[Interceptor(built, Drain(), limits, counted)], options=OPTIONS)
+    built = Built(callers, services, counted_as={f"{SYNC}.PushStream": f"{SYNC}.Push"})  # type: ignore[arg-type]  # callers are the test's
+    limits = Limits(100, 4, 2, {HEAD: 5, f"{SYNC}.Push": 20})
+    server = grpc.aio.server(interceptors=[Interceptor(built, drain, limits, counted)], options=OPTIONS)
     for add, handlers in services.values():
         add(handlers, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield Served(database_url, f"127.0.0.1:{port}", channel, counted)
+        yield Served(database_url, f"127.0.0.1:{port}", channel, counted, callers, push, drain)
     await server.stop(0)
     await counted.stop()
     await database.close()
@@ -157,7 +191,12 @@ async def refused(call: Any) -> tuple[str, float]:
     """The reason, and the seconds that RetryInfo says (0: none)."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
-    raw = dict(caught.value.trailing_metadata() or ())["grpc-status-details-bin"]
+    return told(caught.value)
+
+
+def told(error: grpc.aio.AioRpcError) -> tuple[str, float]:
+    """What `refused` gives, of a refusal."""
+    raw = dict(error.trailing_metadata() or ())["grpc-status-details-bin"]
     reason, seconds = "", 0.0
     for detail in status_pb2.Status.FromString(raw).details:  # type: ignore[arg-type]
         info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
@@ -570,17 +609,79 @@ async def test_a_call_of_services_alone_says_so(served: Served) -> None:
     assert caught.value.details() == "only another service of this deployment may call this"
 
 
-def test_a_call_that_takes_a_stream_of_requests_is_refused_at_registration() -> None:
-    file = descriptor_pb2.FileDescriptorProto(name="t/later.proto", package="t.later", syntax="proto3")
-    file.message_type.add(name="Note")
-    for name, server_streaming in (("Upload", False), ("Talk", True)):
-        service = file.service.add(name=f"{name}Service")
-        service.method.add(
-            name=name, input_type=".t.later.Note", output_type=".t.later.Note", client_streaming=True,
-            server_streaming=server_streaming,
-        )  # fmt: skip
-    descriptor_pool.Default().AddSerializedFile(file.SerializeToString())
-    for name in ("UploadService", "TalkService"):
-        built = Built(None, {f"t.later.{name}": (lambda *_: None, None)})  # type: ignore[arg-type]
-        with pytest.raises(RuntimeError, match="takes a stream of requests"):
-            Interceptor(built, Drain(), None, None)  # type: ignore[arg-type]
+def batch(sequence: int, bank: str = "", records: int = 1, text: str = "x") -> sync_pb2.PushStreamRequest:
+    records_ = [sync_pb2.Record(id=f"memory-{n}", text=text) for n in range(records)]
+    return sync_pb2.PushStreamRequest(bank=bank, sequence=sequence, records=records_)
+
+
+async def talk(served: Served, *requests: Any, name: str = "alice") -> tuple[list[int], str]:
+    """The sequences that were answered, and how the stream ended."""
+
+    async def sent() -> AsyncIterator[Any]:
+        for request in requests:
+            yield request
+
+    answered: list[int] = []
+    call = served.sync.PushStream(sent(), metadata=(("authorization", f"Bearer {name}"),), timeout=10)
+    try:
+        async for answer in call:
+            answered.append(answer.sequence)
+    except grpc.aio.AioRpcError as error:
+        return answered, told(error)[0]
+    return answered, "OK"
+
+
+async def test_each_message_of_a_stream_is_judged_by_what_the_first_one_named(served: Served) -> None:
+    other = "project:serve-2"
+    assert await talk(served, batch(1, BANK), batch(2), batch(3, BANK)) == ([1, 2, 3], "OK")
+    assert await talk(served, batch(1, BANK), batch(2, other)) == ([1], "FIELD_INVALID")
+    assert await talk(served, batch(1, "project:elsewhere"), batch(2, BANK)) == ([], "PERMISSION_DENIED")
+    assert await talk(served, batch(1, BANK), batch(2, records=0), batch(3)) == ([1], "FIELD_INVALID")
+    assert await talk(served, batch(1, BANK, records=101)) == ([], "FIELD_INVALID")
+    assert await talk(served) == ([], "FIELD_INVALID")
+    assert await talk(served, batch(1, BANK), name="") == ([], "CREDENTIAL_MISSING")
+
+
+async def test_a_stream_of_requests_ends_at_the_first_one_after_a_revocation(served: Served) -> None:
+    served.push.then = lambda: served.callers.revoked.add("user:alice")
+    assert await talk(served, batch(1, BANK), batch(2)) == ([1], "CREDENTIAL_REVOKED")
+
+
+async def test_each_message_of_a_stream_is_one_call_of_the_budget_and_of_the_audit(served: Served) -> None:
+    assert await talk(served, *(batch(n, BANK) for n in range(25)), name="bob") == (
+        list(range(20)),
+        "RATE_LIMITED",
+    )
+    assert len(set(served.push.calls)) == 20
+
+
+async def test_a_drain_ends_a_stream_after_the_answer_to_what_was_stored(served: Served) -> None:
+    served.push.then = served.drain.started.set
+    assert await talk(served, batch(1, BANK), batch(2)) == ([1], "DRAINING")
+
+
+async def test_who_sends_nothing_holds_no_stream(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "IDLE_SECONDS", 0.2)
+    call = served.sync.PushStream(metadata=(("authorization", "Bearer alice"),), timeout=10)
+    await call.write(batch(1, BANK))
+    assert (await call.read()).sequence == 1
+    assert (await refused(call.read()))[0] == "DEADLINE_EXCEEDED"
+
+
+async def test_a_stream_is_read_no_faster_than_it_is_served(served: Served) -> None:
+    served.push.gate.clear()
+    call = served.sync.PushStream(metadata=(("authorization", "Bearer alice"),), timeout=10)
+    sent = 0
+
+    async def send() -> None:
+        nonlocal sent
+        for number in range(60):
+            await call.write(batch(number, BANK, records=20, text="y" * 50_000))
+            sent += 1
+
+    sending = asyncio.create_task(send())
+    await asyncio.sleep(1)
+    # A megabyte a message: what is not read stays with who sends it.
+    assert sent < 40 and len(served.push.calls) == 1
+    sending.cancel()
+    call.cancel()

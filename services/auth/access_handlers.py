@@ -1,5 +1,6 @@
 """The calls that manage access: decoded, authenticated, authorised and validated by the interceptor."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -15,12 +16,26 @@ from services.auth.store import Store
 class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
     """Who may do what."""
 
-    def __init__(self, store: Store, access_store: AccessStore, access: AccessState, barrier: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        access_store: AccessStore,
+        access: AccessState,
+        barrier: str,
+        page_tokens: pages.PageTokens,
+    ) -> None:
         """`barrier` is the deployment's setting, which a bank without one of its own has."""
         self._tokens = store
         self._store = access_store
         self._access = access
         self._barrier = barrier
+        self._pages = page_tokens
+
+    def _after(self, listing: str, request: Any, parts: int) -> tuple[str, ...]:
+        return self._pages.read(listing, caller().principal, request.page_token, parts)
+
+    def _more(self, listing: str, key: Sequence[str]) -> str:
+        return self._pages.write(listing, caller().principal, key) if key else ""
 
     async def CreateToken(
         self, request: access_pb2.CreateTokenRequest, context: Any
@@ -29,6 +44,7 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         who = caller()
         grants = messages.grants_of(request.grants)
         tokens.check_new(who, request.principal, request.kind, grants, request.groups)
+        tokens.check_minter(who, await self._store.is_personal_key(who.token_id))
         if request.principal != who.principal:
             # The token may do what its principal may, and whoever makes it sees it.
             found = await self._access.explain(None, request.principal)
@@ -38,7 +54,8 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         expires = messages.time_of(request, "expires_at")
         token = tokens.make_token(request.principal, request.kind, grants, expires)
         token = replace(token, groups=tuple(request.groups), note=request.note)
-        await self._tokens.add_token(token, who.principal)
+        # What is made by who does not administer all ends with what it was made with.
+        await self._tokens.add_token(token, who.principal, "" if who.covers("*") else who.token_id)
         return access_pb2.CreateTokenResponse(token_id=token.token_id, token=token.secret)
 
     async def CreatePersonalKey(
@@ -59,13 +76,15 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         self, request: access_pb2.ListTokensRequest, context: Any
     ) -> access_pb2.ListTokensResponse:
         """Lists tokens."""
-        principal = tokens.listed_principal(caller(), request.principal)
+        who = caller()
+        principal = tokens.listed_principal(who, request.principal)
         listing = f"tokens {principal}"
-        (after,) = pages.read(listing, request.page_token, 1)
-        found = await self._store.tokens(principal, after, pages.wanted(request.page_size))
+        (after,) = self._after(listing, request, 1)
+        only = "" if who.ceiling is None else who.token_id
+        found = await self._store.tokens(principal, after, pages.wanted(request.page_size), only)
         made = [(messages.token(token), (token.token_id,)) for token in found]
-        shown, more = messages.page(listing, made, request.page_size)
-        return access_pb2.ListTokensResponse(tokens=shown, next_page_token=more)
+        shown, more = messages.page(made, request.page_size)
+        return access_pb2.ListTokensResponse(tokens=shown, next_page_token=self._more(listing, more))
 
     async def RotateToken(
         self, request: access_pb2.RotateTokenRequest, context: Any
@@ -122,13 +141,13 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
     ) -> access_pb2.ListGrantsResponse:
         """Lists the grants and denies within a pattern."""
         listing = f"grants {request.pattern} {request.subject}"
-        after = pages.read(listing, request.page_token, 3)
+        after = self._after(listing, request, 3)
         found = await self._store.rules(
             request.pattern, request.subject, after, pages.wanted(request.page_size)
         )
         made = [(messages.rule(rule), rule.key) for rule in found]
-        shown, more = messages.page(listing, made, request.page_size)
-        return access_pb2.ListGrantsResponse(grants=shown, next_page_token=more)
+        shown, more = messages.page(made, request.page_size)
+        return access_pb2.ListGrantsResponse(grants=shown, next_page_token=self._more(listing, more))
 
     async def PutGroup(
         self, request: access_pb2.PutGroupRequest, context: Any
@@ -142,11 +161,11 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         self, request: access_pb2.ListGroupsRequest, context: Any
     ) -> access_pb2.ListGroupsResponse:
         """Lists the groups."""
-        (after,) = pages.read("groups", request.page_token, 1)
+        (after,) = self._after("groups", request, 1)
         found = await self._store.groups(after, pages.wanted(request.page_size))
         made = [(access_pb2.Group(group=name, members=members), (name,)) for name, members in found]
-        shown, more = messages.page("groups", made, request.page_size)
-        return access_pb2.ListGroupsResponse(groups=shown, next_page_token=more)
+        shown, more = messages.page(made, request.page_size)
+        return access_pb2.ListGroupsResponse(groups=shown, next_page_token=self._more("groups", more))
 
     async def PutTeam(self, request: access_pb2.PutTeamRequest, context: Any) -> access_pb2.PutTeamResponse:
         """Sets a Team."""
@@ -158,11 +177,11 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         self, request: access_pb2.ListTeamsRequest, context: Any
     ) -> access_pb2.ListTeamsResponse:
         """Lists the Teams."""
-        (after,) = pages.read("teams", request.page_token, 1)
+        (after,) = self._after("teams", request, 1)
         found = await self._store.teams(after, pages.wanted(request.page_size))
         made = [(messages.team(team), (team.team_id,)) for team in found]
-        shown, more = messages.page("teams", made, request.page_size)
-        return access_pb2.ListTeamsResponse(teams=shown, next_page_token=more)
+        shown, more = messages.page(made, request.page_size)
+        return access_pb2.ListTeamsResponse(teams=shown, next_page_token=self._more("teams", more))
 
     async def PutMembership(
         self, request: access_pb2.PutMembershipRequest, context: Any
@@ -199,14 +218,14 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
     ) -> access_pb2.ListBanksResponse:
         """Lists the banks that the caller may read."""
         listing = f"banks {request.pattern}"
-        (after,) = pages.read(listing, request.page_token, 1)
+        (after,) = self._after(listing, request, 1)
         found, last = await self._store.banks(
             caller(), request.pattern, after, request.page_size or pages.DEFAULT_SIZE
         )
         made = [(messages.bank(bank, self._barrier), (bank.bank,)) for bank in found]
-        shown, more = messages.page(listing, made, request.page_size)
+        shown, more = messages.page(made, request.page_size)
         return access_pb2.ListBanksResponse(
-            banks=shown, next_page_token=more or (pages.write(listing, (last,)) if last else "")
+            banks=shown, next_page_token=self._more(listing, more or ((last,) if last else ()))
         )
 
     async def ArchiveBank(

@@ -1,19 +1,29 @@
 """Auth's rows of who may do what. One change of access at a time, and each tells every service."""
 
 import contextlib
-import json
 from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from kit.access import Caller, Grant
 from kit.database import Database, Record, Transaction
 from kit.errors import field_invalid
-from kit.identity import caller_of
 from services.auth import documents, tokens
 from services.auth.banks import DEFAULTS, Bank, BankChange, Policy, known_layer, readable
 from services.auth.documents import Change, Document, PolicyChange, Retired, State
-from services.auth.rules import Client, Group, Holdings, Member, Rule, Team, bounds, not_found, ordered
-from services.auth.store import insert_token
+from services.auth.rules import (
+    Client,
+    Group,
+    Holdings,
+    Member,
+    Rule,
+    Team,
+    bounds,
+    check_change,
+    not_found,
+    ordered,
+)
+from services.auth.store import access_of, administers, has_admin, insert_token
 from services.auth.tokens import NewToken, Token
 
 # How many banks one call of ListBanks looks at, and how many at once.
@@ -26,8 +36,16 @@ class AccessStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def tokens(self, principal: str, after: str, limit: int) -> list[Token]:
-        """A page of tokens, the newest first; of one principal where it is named."""
+    async def is_personal_key(self, token_id: str) -> bool:
+        """Whether this is a key that a person made for itself, and no session."""
+        return bool(await self._database.value("is_personal_key", token_id))
+
+    async def tokens(self, principal: str, after: str, limit: int, only: str = "") -> list[Token]:
+        """A page of tokens, the newest first; of one principal where it is named, and `only` this one where that is."""
+        if only:
+            return (
+                [] if after else [_token(row) for row in await self._database.fetch("tokens_by_id", [only])]
+            )
         if principal:
             rows = await self._database.fetch("token_ids_of", after, limit, principal)
         else:
@@ -41,9 +59,12 @@ class AccessStore:
             old = [_token(row) for row in await tx.fetch("tokens_by_id", [token_id])]
             fresh = tokens.successor(old[0] if old else None, now)
             tokens.require_person(who, fresh.kind)
+            tokens.check_minter(who, bool(await tx.value("is_personal_key", who.token_id)))
             # Whoever rotates sees the secret, and so may do all that the token and its principal may.
-            tokens.check_comply(who, (await _caller(tx, token_id))[0].grants)
+            tokens.check_comply(who, (await access_of(tx, token_id))[0].grants)
             await insert_token(tx, fresh, who.principal)
+            await tx.fetch("succeed", token_id, fresh.token_id)
+            await tx.fetch("follow", token_id, fresh.token_id)
             await tx.fetch("end_token", token_id, float(overlap))
         return fresh
 
@@ -51,12 +72,12 @@ class AccessStore:
         """Revokes a token; false where it was. Raises Refusal NOT_FOUND for one that is not the caller's to revoke."""
         async with self._changing() as (tx, _):
             rows = await tx.fetch("tokens_by_id", [token_id])
-            if not rows or not (rows[0]["principal"] == who.principal or who.covers("*")):
+            if not rows or not tokens.may_end(who, token_id, rows[0]["principal"]):
                 raise tokens.unknown_token()
-            administers = await _administers(tx, token_id)
+            administered = await administers(tx, token_id)
             if not await tx.fetch("revoke_tokens", [token_id]):
                 return False
-            if administers:
+            if administered:
                 await _require_admin(tx, who, "token_id")
             await _commit(tx, "", 1)
             return True
@@ -96,6 +117,7 @@ class AccessStore:
             standing = None if row is None else _rule(row)
             if standing is not None and standing.permissions == rule.permissions:
                 return False
+            check_change(who, standing)
             change = documents.rule_change(rule, standing)
             return await _write_all(tx, [change] if change else [], who, "grant")
 
@@ -105,6 +127,7 @@ class AccessStore:
             row = await tx.row("rule", *key)
             if row is None:
                 return False
+            check_change(who, _rule(row))
             change = Change("grant", "remove", "", "", "", Retired(_rule(row)))
             return await _write_all(tx, [change], who, "subject")
 
@@ -121,14 +144,19 @@ class AccessStore:
             rows = {(row["principal"], row["source"]) for row in await tx.fetch("group_rows", group.name)}
             issued = {principal for principal, source in rows if source == "issuer"}
             before = {principal for principal, source in rows if source != "issuer"}
-            if before != group.members:
+            holders = {
+                row["principal"]
+                for row in await tx.fetch("token_group_rows")
+                if row["group_name"] == group.name
+            }
+            if before != group.members or holders - group.members:
                 if group.members - before - issued:
                     tokens.check_comply(
                         who, [_grant(row) for row in await tx.fetch("group_allows", [group.name])]
                     )
                 change = Change("group", "change", group.name, "", "", group)
                 await _write_all(tx, [change], who, "members")
-        old, new = before | issued, group.members | issued
+        old, new = before | issued | holders, group.members | issued
         return len(new - old), len(old - new)
 
     async def group_grants(self, groups: Sequence[str]) -> list[Grant]:
@@ -228,7 +256,18 @@ class AccessStore:
         async with self._changing() as (tx, _):
             state = await _state(tx, document)
             documents.check(who, document, state)
-            changes = documents.plan(document, state)
+            holders: dict[str, set[tuple[str, str]]] = {}
+            for row in await tx.fetch("token_group_rows"):
+                holders.setdefault(row["group_name"], set()).add((row["principal"], "token"))
+            # Only the plan knows of them: a token's group gives no comply, so that its holder joins as others do.
+            names = state.groups.keys() | holders.keys()
+            shown = {name: state.groups.get(name, frozenset()) | holders.get(name, set()) for name in names}
+            changes = documents.plan(document, replace(state, groups=shown))
+            for change in changes:
+                if isinstance(change.value, Rule):
+                    check_change(who, state.rules.get(change.value.key))
+                elif isinstance(change.value, Retired):
+                    check_change(who, change.value.rule)
             await _write_all(tx, changes, who, "document", dry_run=dry_run)
         return changes
 
@@ -245,22 +284,12 @@ async def _commit(tx: Transaction, bank: str, objects: int) -> None:
     tx.changed(bank, objects)
 
 
-async def _administers(tx: Transaction, token_id: str) -> bool:
-    caller, refused = await _caller(tx, token_id)
-    return not refused and caller.covers("*")
-
-
-async def _caller(tx: Transaction, token_id: str) -> tuple[Caller, str]:
-    return caller_of(json.loads(await tx.value("caller_access", token_id)), token_id)
-
-
 async def _require_admin(tx: Transaction, who: Caller, field: str) -> None:
     """Raises Refusal FIELD_INVALID where the transaction would leave the deployment without an admin who can call."""
-    if await _administers(tx, who.behalf_token_id or who.token_id):
+    if who.expires_at is None and await administers(tx, who.behalf_token_id or who.token_id):
         return
-    for row in await tx.fetch("likely_admins"):
-        if await _administers(tx, row["token_id"]):
-            return
+    if await has_admin(tx, lasting=True):
+        return
     raise field_invalid(field, "would leave no admin of the deployment")
 
 
@@ -307,6 +336,8 @@ async def _write_groups(tx: Transaction, groups: Sequence[Group]) -> None:
     await tx.fetch("clear_groups", [group.name for group in groups])
     rows = [(group.name, member, group.source) for group in groups for member in sorted(group.members)]
     await tx.fetch("insert_members", *_columns(rows, 3))
+    if groups:
+        await tx.fetch("end_token_groups", [group.name for group in groups])
 
 
 async def _write_rules(tx: Transaction, rules: Sequence[Rule], who: Caller) -> None:
@@ -325,6 +356,7 @@ async def _put_policy(tx: Transaction, bank: str, policy: Policy) -> bool | None
         policy.team_memory,
         policy.min_lane,
         policy.publish_requires_review,
+        policy.pii,
     )
     return changed
 

@@ -23,6 +23,7 @@ class Policy:
     team_memory: bool | None = None
     min_lane: str | None = None
     publish_requires_review: bool | None = None
+    pii: str | None = None
 
     def over(self, standing: "Policy") -> "Policy":
         """`standing` with the fields that are set here."""
@@ -38,7 +39,7 @@ class Policy:
 
 
 # Where the barrier is None, the deployment's own setting counts.
-DEFAULTS = Policy(None, "skip", _THRESHOLD, "internal", True, "synced", False)
+DEFAULTS = Policy(None, "skip", _THRESHOLD, "internal", True, "synced", False, "off")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Makes the first admin token, once: `python -m services.auth.bootstrap [--out FILE]`. Refuses when one exists."""
+"""Makes an admin token where nobody has a working one: `python -m services.auth.bootstrap [--out FILE]`."""
 
 import argparse
 import asyncio
@@ -50,7 +50,7 @@ def main() -> None:
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         sys.exit(f"no admin was made: {error}")
     if secret is None:
-        print("an admin token exists already; create further tokens with CreateToken", file=sys.stderr)
+        print("an admin with a working token exists already; create further tokens with CreateToken", file=sys.stderr)
         sys.exit(3)
     if arguments.out:
         with os.fdopen(os.open(arguments.out, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w") as file:

@@ -130,13 +130,16 @@ class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
         self, request: auth_pb2.ExplainAccessRequest, context: Any
     ) -> auth_pb2.ExplainAccessResponse:
         """Tells why a principal may do what it may on a bank."""
-        who, refused = identity.caller(), ""
+        asking, refused = identity.caller(), ""
+        who = asking
         other = request.principal not in ("", who.principal)
         if other:
             await self._access.require(who, "admin", request.bank)
             found = await self._access.explain(None, request.principal)
             assert found is not None, "a principal without a token is always known"
             who, refused = found
+            if not asking.covers("*"):
+                who, refused = messages.narrowed(who, request.bank, asking), ""
         elif request.bank.startswith("client:"):
             # What gives and what takes would tell that the client is there.
             await self._access.require(who, "read", request.bank)

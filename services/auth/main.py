@@ -8,6 +8,7 @@ from kit.config import load_or_exit, setting
 from kit.foundation import Foundation, Settings
 from kit.identity import Authenticator, KeyCache
 from kit.serving import Built, run
+from services.auth import pages
 from services.auth.access_handlers import AccessHandlers
 from services.auth.access_store import AccessStore
 from services.auth.handlers import AuthHandlers
@@ -25,7 +26,9 @@ class Config(Settings):
 
     service_token_hashes: str = setting("TEAMLORE_SERVICE_TOKEN_HASHES", "")
     """`sync=<sha256 hex of its token>,…`: the other services of this deployment."""
-    key_rotation: float = setting("TEAMLORE_KEY_ROTATION_SECONDS", 2_592_000.0, minimum=1, maximum=315_360_000)
+    key_rotation: float = setting(
+        "TEAMLORE_KEY_ROTATION_SECONDS", 2_592_000.0, minimum=1, maximum=315_360_000
+    )
     """From one signing key to the next."""
     key_lead: float = setting("TEAMLORE_KEY_LEAD_SECONDS", 300.0, minimum=0.1, maximum=86_400)
     """From publishing a signing key to its first use."""
@@ -71,7 +74,10 @@ async def build(config: Config, base: Foundation) -> Built:
     used.start()
     services = parse_service_hashes(config.service_token_hashes)
     handlers = AuthHandlers(store, base.access, keys, services, SignIns(config.issuer()), used, config.jwt_seconds)
-    access = AccessHandlers(store, AccessStore(base.database), base.access, config.secrets_barrier)
+    page_tokens = pages.PageTokens(base.keys.secret(pages.SEAL_NAME))
+    access = AccessHandlers(
+        store, AccessStore(base.database), base.access, config.secrets_barrier, page_tokens
+    )
     return Built(
         Authenticator(KeyCache(keys.public_keys, config.key_refresh), base.access, handlers.exchange),
         {

@@ -1,6 +1,7 @@
 """Between the messages of the contract and the frozen forms of the rules."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -39,11 +40,10 @@ def time_of(message: Any, field: str) -> datetime | None:
     return found
 
 
-def page(listing: str, made: Sequence[tuple[Shown, Sequence[str]]], size: int) -> tuple[list[Shown], str]:
-    """The messages that fit, and the token that goes on after them; each comes with its key."""
+def page(made: Sequence[tuple[Shown, Sequence[str]]], size: int) -> tuple[list[Shown], Sequence[str]]:
+    """The messages that fit, and the key to go on after; each comes with its key. No key where all fit."""
     count = pages.fitting([message.ByteSize() for message, _ in made], size or pages.DEFAULT_SIZE)
-    more = pages.write(listing, made[count - 1][1]) if count < len(made) else ""
-    return [message for message, _ in made[:count]], more
+    return [message for message, _ in made[:count]], made[count - 1][1] if count < len(made) else ()
 
 
 def grants_of(messages: Iterable[access_pb2.Grant]) -> tuple[Grant, ...]:
@@ -125,6 +125,7 @@ def policy(found: banks.Policy, barrier: str) -> access_pb2.Policy:
         team_memory=found.team_memory,
         min_lane=found.min_lane,
         publish_requires_review=found.publish_requires_review,
+        pii=found.pii,
     )
 
 
@@ -178,6 +179,18 @@ def difference(change: documents.Change) -> access_pb2.AccessDifference:
     )
 
 
+def narrowed(who: Caller, bank: str, asking: Caller) -> Caller:
+    """The other as an admin of the bank alone may see it: without groups, and no rule named that reaches further."""
+
+    def seen(grants: Sequence[Grant]) -> tuple[Grant, ...]:
+        return tuple(
+            grant if grant.pattern == bank or asking.covers(grant.pattern) else replace(grant, source="")
+            for grant in grants
+        )
+
+    return replace(who, groups=(), grants=seen(who.grants), denies=seen(who.denies))
+
+
 def explanation(
     who: Caller, target: str, facts: BankFacts | None, refused: str
 ) -> list[auth_pb2.PermissionExplanation]:
@@ -189,8 +202,8 @@ def explanation(
         auth_pb2.PermissionExplanation(
             permission=word,
             held=word in held,
-            given_by=given[word],
-            taken_by=[*taken[word], *suspension],
+            given_by=[source for source in given[word] if source],
+            taken_by=[source for source in (*taken[word], *suspension) if source],
         )
         for word in PERMISSIONS
     ]

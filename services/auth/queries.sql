@@ -3,10 +3,13 @@
 select token_id, principal, kind, expires_at, revoked_at from auth.tokens where secret_hash = $1
 
 -- name: insert_token
--- Keeps a new token, by the hash of its secret; a personal key comes from what the session $11 comes from.
+-- Keeps a new token, by the hash of its secret; made with the token $11 it comes from what that comes from, or from that.
 insert into auth.tokens (token_id, secret_hash, principal, kind, created_by, expires_at, groups, note, personal, session,
                          started_from)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, (select started_from from auth.tokens where token_id = $11))
+select $1, $2, $3, $4, $5, least($6, (select expires_at from auth.tokens where token_id = o.id and not $9)), $7, $8, $9,
+       $10, o.id
+from (select (select coalesce(started_from, case when not personal then token_id end) from auth.tokens
+              where token_id = $11) as id) o
 
 -- name: insert_grants
 -- Keeps what a token may do; permissions come as comma-separated words.
@@ -17,6 +20,23 @@ select $1, p, string_to_array(w, ',') from unnest($2::text[], $3::text[]) t(p, w
 -- Marks tokens as revoked, and tells which were not.
 update auth.tokens set revoked_at = clock_timestamp() where token_id = any ($1::text[]) and revoked_at is null
 returning token_id
+
+-- name: is_personal_key
+-- Whether a token is a key that a person made for itself.
+select coalesce((select personal and not session from auth.tokens where token_id = $1), false)
+
+-- name: succeed
+-- The token $2 comes from what $1 comes from, and ends with that where $1 had to.
+update auth.tokens t set started_from = o.started_from,
+  expires_at = least(t.expires_at,
+    (select f.expires_at from auth.tokens f where f.token_id = o.started_from and not t.personal))
+from auth.tokens o where o.token_id = $1 and t.token_id = $2
+
+-- name: follow
+-- What comes from the token $1, and will while that goes on, comes from its successor $2.
+update auth.tokens set started_from = case when started_from = $1 then $2 else started_from end,
+  successor = case when token_id = $1 or successor = $1 then $2 else successor end
+where started_from = $1 or token_id = $1 or successor = $1
 
 -- name: end_token
 -- Lets a token go on for so many seconds, no longer than it would have.
@@ -52,11 +72,11 @@ where principal = $1 and revoked_at is null and (expires_at is null or expires_a
 select default_access, clock_timestamp() as now from auth.access_head for update
 
 -- name: caller_access
--- All that decides what a token may do.
-select auth.caller_access($1, null) as access
+-- All that decides what a token may do, or a principal without one.
+select auth.caller_access($1, $2) as access
 
 -- name: likely_admins
--- Working tokens that may administer the deployment, those that last longest first; one pass over the tokens.
+-- Working tokens that may administer the deployment, those that last longest first; where $1 those without an end alone.
 with tops as materialized (
     select subject from auth.access_grants
     where pattern = '*' and effect = 'allow' and revoked_at is null and 'admin' = any (permissions)),
@@ -64,13 +84,19 @@ with tops as materialized (
     select subject as principal from tops
     union select m.principal from auth.group_members m join tops on m.group_name = tops.subject)
 select t.token_id from auth.tokens t
-where t.revoked_at is null and (t.expires_at is null or t.expires_at > now())
+where t.revoked_at is null and (t.expires_at is null or (not $1 and t.expires_at > clock_timestamp()))
   and t.principal not in (select principal from auth.suspensions)
   and (t.token_id in (select token_id from auth.token_grants where pattern = '*' and 'admin' = any (permissions))
        or t.principal in (select principal from named)
        or t.groups && (select array_agg(subject) from tops)
        or (select bool_or(subject ~ '[*?[]') from tops))
 order by t.expires_at desc nulls first limit 200
+
+-- name: signed_in
+-- Persons whom the identity provider named within a month: they can come back without a token.
+select distinct principal from auth.tokens
+where session and started_from is null and created_at > now() - interval '30 days'
+  and principal not in (select principal from auth.suspensions)
 
 -- name: suspend
 -- Shuts a principal out; no row where it was.
@@ -90,8 +116,11 @@ select subject, pattern, effect, permissions, source from auth.access_grants
 where subject = $1 and revoked_at is null order by pattern, effect
 
 -- name: groups_of
--- The groups that a principal is a member of.
-select distinct group_name from auth.group_members where principal = $1 order by group_name
+-- The groups that a principal is a member of, or one of its working tokens.
+select group_name from auth.group_members where principal = $1
+union select unnest(groups) from auth.tokens
+where principal = $1 and not session and revoked_at is null and (expires_at is null or expires_at > now())
+order by group_name
 
 -- name: memberships_of
 -- A principal's parts in Teams that have not ended.
@@ -157,9 +186,27 @@ select principal, source from auth.group_members where group_name = $1
 select group_name, principal, source from auth.group_members where source <> 'issuer'
 
 -- name: groups_page
--- A page of groups with their members.
-select group_name, array_agg(distinct principal order by principal) as members
-from auth.group_members where group_name > $1 group by group_name order by group_name limit $2
+-- A page of groups with their members; whose working token names a group is one of them.
+with all_of as (
+    select group_name, principal from auth.group_members
+    union select unnest(groups), principal from auth.tokens
+    where groups <> '{}' and revoked_at is null and (expires_at is null or expires_at > now()))
+select group_name, array_agg(principal order by principal) as members
+from all_of where group_name > $1 group by group_name order by group_name limit $2
+
+-- name: token_group_rows
+-- Whose working tokens name a group that they are no members of.
+select distinct g as group_name, t.principal from auth.tokens t, unnest(t.groups) g
+where t.groups <> '{}' and t.revoked_at is null and (t.expires_at is null or t.expires_at > now())
+  and not exists (select 1 from auth.group_members m where m.group_name = g and m.principal = t.principal)
+
+-- name: end_token_groups
+-- Takes groups out of the tokens of all who are no members of them.
+update auth.tokens t set groups = array(
+  select g from unnest(t.groups) g
+  where g <> all ($1::text[])
+     or exists (select 1 from auth.group_members m where m.group_name = g and m.principal = t.principal))
+where t.groups <> '{}' and t.groups && $1::text[]
 
 -- name: clear_groups
 -- Empties groups of all but what an identity provider said.
@@ -216,7 +263,7 @@ update auth.access_head set default_access = $1
 -- name: banks_by_id
 -- Banks by their ids, and whether the client of a CLIENT bank is there and in use; a row for each id.
 select n.bank, b.layer, b.name, b.owner, b.archived, b.barrier, b.near_duplicates, b.near_duplicate_threshold,
-       b.classification, b.team_memory, b.min_lane, b.publish_requires_review, b.created_at,
+       b.classification, b.team_memory, b.min_lane, b.publish_requires_review, b.pii, b.created_at,
        case when c.client_id is not null then
          case when c.archived_at is null and e.archived_at is null then 'active' else 'archived' end end as client
 from unnest($1::text[]) n(bank)
@@ -241,15 +288,11 @@ select memory.archive_bank($1, $2)
 
 -- name: put_policy
 -- Sets what is not null of a bank's policy; false where it stood so.
-select memory.put_policy($1, $2, $3, $4, $5, $6, $7, $8)
+select memory.put_policy($1, $2, $3, $4, $5, $6, $7, $8, $9)
 
 -- name: bump_access
 -- Tells every service that the access state has changed.
 select auth.bump()
-
--- name: any_admin
--- Whether a token with admin on everything exists.
-select exists (select 1 from auth.token_grants where pattern = '*' and 'admin' = any (permissions))
 
 -- name: signing_keys
 -- The unretired signing keys in the order in which they begin to sign, and the time; one row of the time where there is none.
@@ -299,7 +342,7 @@ delete from auth.used_id_tokens where token_hash in (
 -- Keeps a person session that ends after so many seconds, or with the credential it was started from.
 insert into auth.tokens
   (token_id, secret_hash, principal, kind, created_by, personal, session, groups, started_from, expires_at)
-values ($1, $2, $3, 'person', $3, true, true, $4, $5,
+values ($1, $2, $3, 'person', $3, true, true, $4, (select coalesce(successor, token_id) from auth.tokens where token_id = $5),
         least(clock_timestamp() + make_interval(secs => $6), to_timestamp($7)))
 returning expires_at
 

@@ -88,21 +88,27 @@ def ordered(permissions: frozenset[str] | Sequence[str]) -> list[str]:
 
 def check_rule(who: Caller, rule: Rule, field: str = "grant") -> None:
     """Raises Refusal where `who`, an admin of the pattern, may not set this grant or deny."""
-    if rule.effect == "allow":
-        if "comply" in rule.permissions:
-            require_comply(who, rule.pattern)
+    check_change(who, rule)
+    if rule.effect == "allow" or "admin" not in rule.permissions:
         return
-    if "admin" not in rule.permissions:
-        return
-    # One deny of admin anywhere ends the administration of the whole deployment for whom it hits.
-    if not who.covers("*"):
-        raise Refusal(
-            "PERMISSION_DENIED",
-            "only an admin of the deployment may deny admin",
-            metadata={"permission": "admin"},
-        )
     if rule.subject in who.groups or fnmatch.fnmatchcase(who.principal, rule.subject):
         raise field_invalid(field, "would lock you out")
+
+
+def check_change(who: Caller, rule: Rule | None) -> None:
+    """Raises Refusal PERMISSION_DENIED where `who`, an admin of the pattern, may not set, change or end this rule."""
+    if rule is None:
+        return
+    # To end a deny of comply gives it as an allow does, and to deny it or to end an allow takes it away.
+    if "comply" in rule.permissions:
+        require_comply(who, rule.pattern)
+    # One deny of admin anywhere ends the administration of the whole deployment for whom it hits.
+    if rule.effect == "deny" and "admin" in rule.permissions and not who.covers("*"):
+        raise Refusal(
+            "PERMISSION_DENIED",
+            "only an admin of the deployment may deny admin, or end such a deny",
+            metadata={"permission": "admin"},
+        )
 
 
 def check_other(who: Caller, principal: str) -> None:

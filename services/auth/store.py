@@ -1,10 +1,12 @@
 """Auth's rows."""
 
+import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
 from kit import identity
+from kit.access import Caller
 from kit.database import Database, Record, Transaction
 from kit.errors import Refusal
 from services.auth.keys import SealedKey
@@ -31,15 +33,24 @@ class Store:
         )
 
     async def add_token(self, token: NewToken, created_by: str, session: str = "") -> None:
-        """Keeps a token, minted in `session` where it is a personal key, and tells every service."""
+        """Keeps a token and tells every service; made in `session`, it ends with what that comes from.
+
+        Raises Refusal CREDENTIAL_REVOKED where the session has just ended.
+        """
         async with self._database.transaction() as tx:
+            if session:
+                # A revoke has this lock too: it comes before and is seen here, or after and finds the new token.
+                await tx.fetch("lock_access")
+                if await tx.row("hold_live_token", session) is None:
+                    raise Refusal("CREDENTIAL_REVOKED", "the token was revoked; ask an admin for a new one")
             await insert_token(tx, token, created_by, session)
 
     async def add_first_admin(self, token: NewToken) -> bool:
-        """Keeps the first token with admin on everything; False when one exists already."""
+        """Keeps a token with admin on everything; False while somebody with a working token administers all."""
         async with self._database.transaction() as tx:
             await tx.fetch("lock_start")
-            if await tx.value("any_admin"):
+            await tx.fetch("lock_access")
+            if await has_admin(tx, lasting=False):
                 return False
             await insert_token(tx, token, token.principal)
             return True
@@ -154,6 +165,31 @@ def _keys(rows: Sequence[Record]) -> tuple[list[SealedKey], datetime]:
         if row["kid"] is not None
     ]
     return found, rows[0]["now"]
+
+
+async def access_of(
+    tx: Transaction, token_id: str | None, principal: str | None = None
+) -> tuple[Caller, str]:
+    """What a token, or a principal without one, may do as the transaction has it, and why it is refused."""
+    read = json.loads(await tx.value("caller_access", token_id, principal))
+    return identity.caller_of(read, token_id or "")
+
+
+async def administers(tx: Transaction, token_id: str | None, principal: str | None = None) -> bool:
+    """Whether a token, or a principal by what it is granted, administers the deployment."""
+    caller, refused = await access_of(tx, token_id, principal)
+    return not refused and caller.covers("*")
+
+
+async def has_admin(tx: Transaction, lasting: bool) -> bool:
+    """Whether somebody administers the deployment: now, or `lasting`, by a token without an end or by signing in."""
+    for row in await tx.fetch("likely_admins", lasting):
+        if await administers(tx, row["token_id"]):
+            return True
+    for row in await tx.fetch("signed_in") if lasting else ():
+        if await administers(tx, None, row["principal"]):
+            return True
+    return False
 
 
 async def insert_token(tx: Transaction, token: NewToken, created_by: str, session: str = "") -> None:

@@ -95,6 +95,9 @@ def check_new(who: Caller, principal: str, kind: str, grants: Sequence[Grant], g
             metadata={"permission": "admin"},
         )
     require_person(who, kind)
+    if kind == "service" and not principal.startswith("service:"):
+        # A service calls on behalf of others, which no person and no agent may.
+        raise field_invalid("kind", "a service token is for a principal that begins with service:")
     if principal.startswith("service:") and principal.partition(":")[2] in SERVICE_NAMES:
         raise field_invalid("principal", "names a service of this deployment")
     if kind == "person" and not principal.startswith("user:"):
@@ -103,11 +106,24 @@ def check_new(who: Caller, principal: str, kind: str, grants: Sequence[Grant], g
     check_comply(who, grants)
 
 
+def check_minter(who: Caller, key: bool) -> None:
+    """Raises Refusal PERMISSION_DENIED where `who` may see no new token's secret; `key` says that it is a personal key."""
+    # The new token would be free of what narrows its maker, and would go on after that has ended.
+    if key or who.ceiling is not None or who.through is not None:
+        raise Refusal(
+            "PERMISSION_DENIED",
+            "a personal key, a narrowed session and a service on behalf of another make no tokens: sign in with "
+            "`teamlore login` and call from that session",
+            metadata={"permission": "admin"},
+        )
+
+
 def require_person(who: Caller, kind: str) -> None:
     """Raises Refusal PERSON_REQUIRED where an agent or a service would see a person token, with which it could sign in."""
     if kind == "person" and who.kind != "person":
         raise Refusal(
-            "PERSON_REQUIRED", "a person token is made by a person: sign in with `teamlore login` and call again"
+            "PERSON_REQUIRED",
+            "a person token is made by a person: sign in with `teamlore login` and call again",
         )
 
 
@@ -168,9 +184,16 @@ def successor(old: Token | None, now: datetime) -> NewToken:
     return replace(fresh, groups=old.groups, note=old.note, personal=old.personal)
 
 
+def may_end(who: Caller, token_id: str, principal: str) -> bool:
+    """Whether `who` may revoke this token of a principal; a narrowed caller may end itself alone."""
+    if who.ceiling is not None:
+        return token_id == who.token_id
+    return principal == who.principal or who.covers("*")
+
+
 def listed_principal(who: Caller, asked: str) -> str:
     """Whose tokens to list; empty for all. Raises Refusal PERMISSION_DENIED for another's."""
-    if who.covers("*"):
+    if who.covers("*") and who.ceiling is None:
         return asked
     if asked not in ("", who.principal):
         raise Refusal(

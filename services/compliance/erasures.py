@@ -52,6 +52,7 @@ class Mirror:
 
     device_id: str
     acked_seq: int
+    retired_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,16 @@ class Erasure:
 
     @property
     def unconfirmed(self) -> tuple[str, ...]:
-        """Devices that have not said so yet, sorted."""
-        return tuple(sorted(m.device_id for m in self.mirrors if m.acked_seq < self.through_seq))
+        """Devices that have not said so yet, sorted; not those that were retired."""
+        return tuple(sorted(m.device_id for m in self.mirrors if self._open(m) and m.retired_at is None))
+
+    @property
+    def retired(self) -> tuple[tuple[str, datetime], ...]:
+        """Devices that were retired before they said so, sorted, each with when."""
+        return tuple(sorted((m.device_id, m.retired_at) for m in self.mirrors if self._open(m) and m.retired_at))
+
+    def _open(self, mirror: Mirror) -> bool:
+        return mirror.acked_seq < self.through_seq
 
 
 def facts_of(erasure: Erasure) -> Facts:
@@ -101,7 +110,7 @@ def facts_of(erasure: Erasure) -> Facts:
     return Facts(
         erasure.erasure_id, erasure.bank, erasure.memory_ids, erasure.requested_at, erasure.hidden_at,
         erasure.keys_destroyed_at, erasure.index_purged_at, erasure.read_at, erasure.through_seq,
-        erasure.confirmed, erasure.unconfirmed, erasure.keys_not_found,
+        erasure.confirmed, erasure.unconfirmed, erasure.keys_not_found, erasure.retired,
     )  # fmt: skip
 
 

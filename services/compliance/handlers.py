@@ -112,4 +112,7 @@ def _erasure(erasure: Erasure) -> compliance_pb2.Erasure:
         unconfirmed_devices=erasure.unconfirmed,
         receipt=receipt,
         stopped_by_hold=erasure.stopped,
+        retired_devices=[
+            compliance_pb2.RetiredDevice(device_id=each, retired_at=_timestamp(at)) for each, at in erasure.retired
+        ],
     )

@@ -18,7 +18,7 @@ where bank = $1 order by placed_at desc, hold_id limit 1000
 
 -- name: erase
 -- Buries memories and writes down which keys must go.
-select deleted, erased, through from memory.erase($1, $2, $3, $4)
+select erased, buried from memory.erase($1, $2, $3, $4, $5)
 
 -- name: open_erasures
 -- Erasures that are not done; those whose keys still stand come first.
@@ -44,7 +44,8 @@ select e.erasure_id, e.bank, e.state, e.requested_at, e.hidden_at, e.keys_destro
        e.statement, e.signature, e.public_key, now() as read_at,
        array(select k.id from memory.key_destructions k where k.erasure_id = e.erasure_id order by k.id) as memory_ids,
        array(select m.device_id from memory.mirrors m where m.bank = e.bank order by m.device_id) as devices,
-       array(select m.acked_seq from memory.mirrors m where m.bank = e.bank order by m.device_id) as acked
+       array(select m.acked_seq from memory.mirrors m where m.bank = e.bank order by m.device_id) as acked,
+       array(select m.retired_at from memory.mirrors m where m.bank = e.bank order by m.device_id) as retired
 from memory.erasures e where e.erasure_id = $1
 
 -- name: begin_key_destruction

@@ -14,6 +14,7 @@ OUT_OF_SCOPE = (
     "A copy that a person or a program made of a text before its erasure is not covered.",
     "An agent's own transcripts and logs on a device are not covered.",
     "A device is covered only once it has confirmed; those that had not are listed as unconfirmed.",
+    "A device that was retired before it confirmed is listed as retired; what it still holds is not known.",
     "A backup of the key store can open an older backup of the database until the day in key_backups_expire_at.",
 )
 NO_INDEX = "This deployment names no index to the erasure, so no vectors were purged."
@@ -36,6 +37,8 @@ class Facts:
     unconfirmed: tuple[str, ...]
     keys_not_found: tuple[str, ...] = ()
     """Ids whose keys were in no key store and were given up by an operator; no destruction of them is claimed."""
+    retired: tuple[tuple[str, datetime], ...] = ()
+    """Devices that were retired before they confirmed, each with when."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,11 @@ def statement(facts: Facts, terms: Terms) -> bytes:
         "index_purged_at": _time(facts.index_purged_at),
         "server_done_at": _time(facts.server_done_at),
         "through_seq": facts.through_seq,
-        "devices": {"confirmed": sorted(facts.confirmed), "unconfirmed": sorted(facts.unconfirmed)},
+        "devices": {
+            "confirmed": sorted(facts.confirmed),
+            "retired": [{"device_id": each, "retired_at": _time(at)} for each, at in sorted(facts.retired)],
+            "unconfirmed": sorted(facts.unconfirmed),
+        },
         "key_backups_expire_at": _time(facts.keys_destroyed_at + timedelta(days=terms.key_backup_days)),
         "out_of_scope": list(terms.out_of_scope),
     }

@@ -69,10 +69,10 @@ class Store:
     async def erase(self, bank: str, ids: Sequence[str], officer: str, erasure_id: str) -> int:
         """Buries memories in one commit; counts them. Raises Refusal BANK_HELD through the driver."""
         async with self._database.transaction() as tx:
-            row = await tx.row("erase", bank, list(ids), officer, erasure_id)
+            row = await tx.row("erase", bank, list(ids), officer, erasure_id, False)
             assert row is not None
-            tx.changed(bank, row["erased"])
-        if row["erased"]:
+            tx.changed(bank, row["erased"] + row["buried"])
+        if row["erased"] or row["buried"]:
             self._committed(bank)
         return int(row["erased"])
 
@@ -100,7 +100,8 @@ class Store:
         return Erasure(
             row["erasure_id"], row["bank"], row["state"], tuple(row["memory_ids"]), row["requested_at"],
             row["hidden_at"], row["keys_destroyed_at"], row["index_purged_at"], row["server_done_at"], row["through_seq"],
-            tuple(Mirror(*pair) for pair in zip(row["devices"], row["acked"], strict=True)), receipt, row["read_at"],
+            tuple(Mirror(*each) for each in zip(row["devices"], row["acked"], row["retired"], strict=True)), receipt,
+            row["read_at"],
             row["stopped"], tuple(row["keys_not_found"]),
         )  # fmt: skip
 
@@ -129,7 +130,7 @@ class Store:
     async def bury(self, bank: str, ids: Sequence[str], officer: str, erasure_id: str) -> int:
         """Erases memories whose keys cannot be found, in one commit; counts them. Raises Refusal BANK_HELD as `erase`."""
         async with self._database.transaction() as tx:
-            row = await tx.row("erase", bank, list(ids), officer, erasure_id)
+            row = await tx.row("erase", bank, list(ids), officer, erasure_id, True)
             assert row is not None
             if row["erased"]:
                 await tx.value("write_off_keys", bank, list(ids))

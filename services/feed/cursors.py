@@ -63,13 +63,13 @@ class CursorCodec:
             raise Refusal("CURSOR_INVALID", "the cursor is not one of this deployment")
         return Cursor(*_BODY.unpack(body))
 
-    def write_page(self, bank: str, last_id: str) -> str:
-        """A page token of ListLive."""
-        return self._write("live", bank, last_id.encode())
+    def write_page(self, bank: str, last_id: str, of: str = "live") -> str:
+        """A page token of ListLive, or of another listing `of` the bank."""
+        return self._write(of, bank, last_id.encode())
 
-    def read_page(self, bank: str, text: str) -> str:
+    def read_page(self, bank: str, text: str, of: str = "live") -> str:
         """The last id of the page before. Raises Refusal CURSOR_INVALID."""
-        return self._read("live", bank, text).decode()
+        return self._read(of, bank, text).decode()
 
 
 def judge(cursor: Cursor, history: History) -> None:

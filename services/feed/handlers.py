@@ -10,13 +10,15 @@ from teamlore.feed.v1 import feed_pb2, feed_pb2_grpc
 from kit.errors import Refusal
 from kit.foundation import Drain
 from kit.identity import Authenticator, caller
-from services.feed.cursors import Cursor, CursorCodec, judge
+from services.feed import wire
+from services.feed.cursors import Cursor, CursorCodec
 from services.feed.heads import Heads
-from services.feed.store import Head, Page, Step, Store
-from services.feed.watching import Batch, follow
+from services.feed.store import DEVICES, Head, Page, Store
+from services.feed.watching import follow
 
-DEFAULT_LIMIT, LARGEST_LIMIT, WATCH_PAGE = 100, 1000, 500
-LARGEST_BATCH_BYTES = 2_500_000
+DEFAULT_LIMIT, LARGEST_LIMIT = 100, 1000
+# gRPC refuses messages over 4 MiB.
+LARGEST_BATCH_BYTES = 4_000_000
 DEFAULT_PAGE, LARGEST_PAGE = 500, 1000
 
 
@@ -32,60 +34,49 @@ class FeedHandlers(feed_pb2_grpc.FeedServiceServicer):
         self._authenticator = authenticator
         self._drain = drain
 
-    async def _resume(self, bank: str, text: str) -> Cursor:
-        if not text:
-            head = await self._store.head(bank)
-            start = Cursor(head.epoch, 0, 0)
-            if head.horizon > 0:
-                judge(start, await self._store.history(bank, 0))
-            return start
-        cursor = self._codec.read(bank, text)
-        judge(cursor, await self._store.history(bank, cursor.seq))
-        return cursor
+    def _start(self, bank: str, text: str) -> Cursor | None:
+        return self._codec.read(bank, text) if text else None
 
-    async def ListChanges(
+    # Answers that carry changes are bytes already, which the interceptor passes through; the stubs know messages alone.
+    async def ListChanges(  # type: ignore[override]
         self, request: feed_pb2.ListChangesRequest, context: Any
-    ) -> feed_pb2.ListChangesResponse:
-        """One batch after a cursor."""
+    ) -> bytes:
+        """One batch after a cursor: the bytes of a ListChangesResponse."""
         limit = DEFAULT_LIMIT if request.limit == 0 else min(max(request.limit, 1), LARGEST_LIMIT)
-        cursor = await self._resume(request.bank, request.cursor)
-        page = await self._store.page(request.bank, cursor, limit, LARGEST_BATCH_BYTES)
-        return feed_pb2.ListChangesResponse(
-            changes=[_change(step) for step in page.steps],
-            after_seq=cursor.seq,
-            through_seq=page.through,
-            next_cursor=self._codec.write(request.bank, Cursor(cursor.epoch, page.through, page.nonce)),
+        start = self._start(request.bank, request.cursor)
+        page = await self._store.page(request.bank, start, limit, LARGEST_BATCH_BYTES)
+        rest = feed_pb2.ListChangesResponse(
+            after_seq=page.start.seq,
+            through_seq=page.end.seq,
+            next_cursor=self._codec.write(request.bank, page.end),
             has_more=page.more,
         )
+        return page.changes + rest.SerializeToString()
 
-    async def WatchChanges(
+    async def WatchChanges(  # type: ignore[override]
         self, request: feed_pb2.WatchChangesRequest, context: Any
-    ) -> AsyncIterator[feed_pb2.WatchChangesResponse]:
-        """Changes as they are committed."""
+    ) -> AsyncIterator[bytes | feed_pb2.WatchChangesResponse]:
+        """Changes as they are committed: the bytes of a WatchChangesResponse for each batch."""
         who, bank = caller(), request.bank
-        start = await self._resume(bank, request.cursor)
 
         async def admitted() -> None:
             await self._authenticator.access.require(await self._authenticator.renew(who), "read", bank)
 
-        async def read(cursor: Cursor) -> Page:
-            return await self._store.page(bank, cursor, WATCH_PAGE, LARGEST_BATCH_BYTES)
+        async def read(after: Cursor | None) -> Page:
+            return await self._store.page(bank, after, LARGEST_LIMIT, LARGEST_BATCH_BYTES)
 
+        start = self._start(bank, request.cursor)
         with self._heads.watching(bank) as watch:
             async for event in follow(start, watch, read, admitted, self._drain.started.is_set):
-                if isinstance(event, Batch):
-                    after, page = event.after, event.page
-                    batch = feed_pb2.ChangeBatch(
-                        changes=[_change(step) for step in page.steps],
-                        after_seq=after,
-                        through_seq=page.through,
-                        next_cursor=self._codec.write(bank, Cursor(start.epoch, page.through, page.nonce)),
+                if isinstance(event, Page):
+                    rest = feed_pb2.ChangeBatch(
+                        after_seq=event.start.seq,
+                        through_seq=event.end.seq,
+                        next_cursor=self._codec.write(bank, event.end),
                     )
-                    yield feed_pb2.WatchChangesResponse(batch=batch)
+                    yield wire.within(event.changes + rest.SerializeToString())
                 else:
-                    mark = feed_pb2.Bookmark(
-                        seq=event.cursor.seq, cursor=self._codec.write(bank, event.cursor)
-                    )
+                    mark = feed_pb2.Bookmark(seq=event.seq, cursor=self._codec.write(bank, event))
                     yield feed_pb2.WatchChangesResponse(bookmark=mark)
 
     async def GetHead(self, request: feed_pb2.GetHeadRequest, context: Any) -> feed_pb2.GetHeadResponse:
@@ -100,23 +91,67 @@ class FeedHandlers(feed_pb2_grpc.FeedServiceServicer):
         head = await self._store.head(request.bank)
         return feed_pb2.GetDigestResponse(seq=head.head, count=head.live, sum=head.digest)
 
-    async def ListLive(self, request: feed_pb2.ListLiveRequest, context: Any) -> feed_pb2.ListLiveResponse:
-        """One page of live memories."""
+    async def ListLive(  # type: ignore[override]
+        self, request: feed_pb2.ListLiveRequest, context: Any
+    ) -> bytes:
+        """One page of live memories: the bytes of a ListLiveResponse."""
         size = min(request.page_size or DEFAULT_PAGE, LARGEST_PAGE)
         after = self._codec.read_page(request.bank, request.page_token) if request.page_token else ""
-        steps, last = await self._store.live(request.bank, after, size, LARGEST_BATCH_BYTES)
-        return feed_pb2.ListLiveResponse(
-            memories=[_change(step) for step in steps],
-            next_page_token=self._codec.write_page(request.bank, last) if last else "",
-        )
+        memories, last = await self._store.live(request.bank, after, size, LARGEST_BATCH_BYTES)
+        token = self._codec.write_page(request.bank, last) if last else ""
+        return memories + feed_pb2.ListLiveResponse(next_page_token=token).SerializeToString()
 
     async def RegisterDevice(
         self, request: feed_pb2.RegisterDeviceRequest, context: Any
     ) -> feed_pb2.RegisterDeviceResponse:
         """Makes a device known as a mirror."""
-        if not await self._store.register_device(request.bank, request.device_id, caller().principal):
+        answer = await self._store.register_device(request.bank, request.device_id, caller().principal)
+        if answer == "foreign":
             raise Refusal("NOT_FOUND", "there is no such device of yours")
+        if answer == "full":
+            raise Refusal(
+                "QUOTA_EXCEEDED",
+                f"you have {DEVICES} devices in this bank; retire one that you no longer use with RetireDevice",
+            )
         return feed_pb2.RegisterDeviceResponse()
+
+    async def _whose(self, bank: str) -> str | None:
+        """Whose devices the caller may see and retire; None for everybody's."""
+        who = caller()
+        admin = who.internal or who.may("admin", bank, await self._authenticator.access.facts(who, bank))
+        return None if admin else who.principal
+
+    async def ListDevices(
+        self, request: feed_pb2.ListDevicesRequest, context: Any
+    ) -> feed_pb2.ListDevicesResponse:
+        """One page of devices by id."""
+        bank, size = request.bank, min(request.page_size or DEFAULT_LIMIT, LARGEST_LIMIT)
+        after = self._codec.read_page(bank, request.page_token, "devices") if request.page_token else ""
+        found = await self._store.devices(bank, await self._whose(bank), after, size)
+        more = len(found) == size
+        return feed_pb2.ListDevicesResponse(
+            devices=[
+                feed_pb2.Device(
+                    device_id=each.device_id,
+                    principal=each.principal,
+                    registered_at=_timestamp(each.registered_at),
+                    last_seen_at=_timestamp(each.last_seen_at),
+                    acked_seq=each.acked_seq,
+                    retired_at=_timestamp(each.retired_at),
+                )
+                for each in found
+            ],
+            next_page_token=self._codec.write_page(bank, found[-1].device_id, "devices") if more else "",
+        )
+
+    async def RetireDevice(
+        self, request: feed_pb2.RetireDeviceRequest, context: Any
+    ) -> feed_pb2.RetireDeviceResponse:
+        """Retires a device, so that nobody waits for its word."""
+        whose = await self._whose(request.bank)
+        if not await self._store.retire_device(request.bank, request.device_id, whose):
+            raise Refusal("NOT_FOUND", "there is no such device that you may retire")
+        return feed_pb2.RetireDeviceResponse()
 
     async def AckErasures(
         self, request: feed_pb2.AckErasuresRequest, context: Any
@@ -133,23 +168,9 @@ def _at(head: Head) -> Cursor:
     return Cursor(head.epoch, head.head, head.nonce)
 
 
-def _timestamp(value: datetime) -> Timestamp:
+def _timestamp(moment: datetime | None) -> Timestamp | None:
+    if moment is None:
+        return None
     stamp = Timestamp()
-    stamp.FromDatetime(value)
+    stamp.FromDatetime(moment)
     return stamp
-
-
-def _change(step: Step) -> feed_pb2.Change:
-    memory = step.memory
-    change = feed_pb2.Change(id=step.memory_id, seq=step.seq, changed_at=_timestamp(step.changed_at))
-    if memory is None:
-        change.deleted = True
-        return change
-    # The content's field numbers are the change's own, so its bytes are read straight in.
-    change.MergeFromString(memory.content)
-    change.retained_at.FromDatetime(memory.retained_at)
-    if memory.occurred_at is not None:
-        change.occurred_at.FromDatetime(memory.occurred_at)
-    change.author, change.lane, change.derivation = memory.author, memory.lane, memory.derivation
-    change.fact_type, change.status, change.version = memory.fact_type, memory.status, memory.version
-    return change

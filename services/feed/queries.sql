@@ -5,33 +5,35 @@ select h.head, h.live, h.digest, h.horizon, h.epoch,
             else (select c.nonce from memory.change_log c where c.bank = h.bank and c.seq = h.head) end as nonce
 from memory.bank_heads h where h.bank = $1
 
--- name: resume
--- What a cursor at seq $2 is judged by; `nonce` is null where the history has no such step.
-select h.head, h.horizon, h.epoch,
-       case when $2 = h.horizon then h.horizon_nonce
-            else (select c.nonce from memory.change_log c where c.bank = h.bank and c.seq = $2) end as nonce
-from memory.bank_heads h where h.bank = $1
-
 -- name: epoch
 -- The epoch of this history.
 select epoch from memory.epochs
 
 -- name: page
--- One page of changes after a seq, then the memories they belong to; superseded steps carry no memory.
-with page as materialized (
+-- What a cursor at seq $2 is judged by (`at` is null where the history has no such step), with one page of changes after
+-- it: the changes first, then the memories they belong to. Superseded steps carry no memory; a bank always has a row.
+with h as materialized (
+  select head, horizon, epoch,
+         case when $2 = horizon then horizon_nonce
+              else (select nonce from memory.change_log where bank = $1 and seq = $2) end as at
+  from memory.bank_heads where bank = $1),
+page as materialized (
   select seq, memory_id, kind, nonce, changed_at from memory.change_log where bank = $1 and seq > $2 order by seq limit $3)
-select p.seq, p.memory_id, p.kind, p.nonce, p.changed_at,
-       (select head from memory.bank_heads where bank = $1) as head,
-       m.author, m.lane, m.derivation, m.fact_type, m.status, m.version, m.occurred_at, m.retained_at, m.key_page,
-       m.key_slot, m.sealed
-from page p left join memory.live_memories m on m.bank = $1 and m.id = p.memory_id and m.last_seq = p.seq
+select p.seq, p.memory_id, p.kind, p.nonce, m.key_page, m.key_slot, m.sealed,
+       timestamptz_send(p.changed_at) || timestamptz_send(coalesce(m.retained_at, p.changed_at)) as moments,
+       timestamptz_send(m.occurred_at) as occurred_at, timestamptz_send(m.last_verified) as last_verified, m.fact_type, m.derivation, m.author, m.lane, m.status, m.version, m.trust,
+       m.may_be_stale, m.superseded_by,
+       h.head, h.horizon, h.epoch, h.at
+from h left join page p on true
+     left join memory.live_memories m on m.bank = $1 and m.id = p.memory_id and m.last_seq = p.seq
 order by p.seq
 
 -- name: live
--- One page of live memories by id.
-select m.last_seq as seq, m.id as memory_id, 'upsert' as kind, 0::bigint as nonce, m.retained_at as changed_at,
-       m.author, m.lane, m.derivation, m.fact_type, m.status, m.version, m.occurred_at, m.retained_at, m.key_page,
-       m.key_slot, m.sealed
+-- One page of live memories by id, in the columns of `page`.
+select m.last_seq as seq, m.id as memory_id, 'upsert' as kind, 0::bigint as nonce, m.key_page, m.key_slot, m.sealed,
+       timestamptz_send(m.retained_at) || timestamptz_send(m.retained_at) as moments,
+       timestamptz_send(m.occurred_at) as occurred_at, timestamptz_send(m.last_verified) as last_verified, m.fact_type, m.derivation, m.author, m.lane, m.status, m.version, m.trust,
+       m.may_be_stale, m.superseded_by
 from memory.live_memories m where m.bank = $1 and m.id > $2 order by m.id limit $3
 
 -- name: still_live
@@ -43,9 +45,22 @@ select m.id from memory.live_memories m join unnest($2::text[], $3::bigint[]) t(
 -- The heads of watched banks, in one query.
 select bank, head from memory.bank_heads where bank = any ($1)
 
--- name: register_device
--- Makes a device known; no row where it belongs to another principal.
-select memory.register_device($1, $2, $3)
+-- name: admit_device
+-- Makes a device known: `new` or `known`; `foreign` where it belongs to another principal, `full` at the limit.
+select memory.admit_device($1, $2, $3, $4)
+
+-- name: retire_device
+-- Retires a device, of any principal where $3 is null; no row where that changed nothing.
+select memory.retire_device($1, $2, $3)
+
+-- name: device_is_known
+-- Whether a bank has such a device, of any principal where $3 is null.
+select exists (select from memory.mirrors where bank = $1 and device_id = $2 and ($3::text is null or principal = $3))
+
+-- name: devices
+-- One page of a bank's devices by id, of any principal where $2 is null.
+select device_id, principal, registered_at, last_seen_at, acked_seq, retired_at from memory.mirrors
+where bank = $1 and ($2::text is null or principal = $2) and device_id > $3 order by device_id limit $4
 
 -- name: ack_erasure
 -- Records what a device has purged; no row where it is not registered by this principal.

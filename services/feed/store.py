@@ -8,44 +8,31 @@ from pathlib import Path
 from typing import Any
 
 from kit.database import Database
-from kit.sealing import KeyStore, Slot, key_alarm, open_rows
-from services.feed.cursors import Cursor, History
+from kit.sealing import KeyStore, Slot, key_alarm, open_many
+from services.feed import wire
+from services.feed.cursors import Cursor, History, judge
 
 QUERIES = Path(__file__).with_name("queries.sql")
-
-
-@dataclass(frozen=True)
-class Memory:
-    """The current values of a live memory; `content` is an opened MemoryContent, as bytes."""
-
-    author: str
-    lane: str
-    derivation: str
-    fact_type: str
-    status: str
-    version: int
-    occurred_at: datetime | None
-    retained_at: datetime
-    content: bytes
-
-
-@dataclass(frozen=True)
-class Step:
-    """One change; `memory` is None for a tombstone."""
-
-    seq: int
-    memory_id: str
-    changed_at: datetime
-    memory: Memory | None
+# Devices that one principal may have in one bank; every receipt of the bank names them.
+DEVICES = 50
+# What a change takes beside its content: a longest id, author and fact type, and the rest.
+HEADER_BYTES = 600
+# Columns of the queries `page` and `live`, by place: to ask a record by name costs more than to open what it holds.
+SEQ, ID, KIND, NONCE, KEY_PAGE, KEY_SLOT, SEALED, MOMENTS, OCCURRED, VERIFIED = range(10)
+SHARED = slice(10, 10 + len(wire.SHARED))
+HEAD, HORIZON, EPOCH, AT = range(SHARED.stop, SHARED.stop + 4)
 
 
 @dataclass(frozen=True)
 class Page:
-    """Steps in order, without superseded ones; `through` is where the page ends, `more` whether the head is beyond."""
+    """Changes in order, without superseded ones, from one place of the history to another.
 
-    steps: tuple[Step, ...]
-    through: int
-    nonce: int
+    `changes` is ready for the wire, as field 1 of the message that carries them; `more` says whether the head is beyond.
+    """
+
+    changes: bytes
+    start: Cursor
+    end: Cursor
     more: bool
 
 
@@ -59,6 +46,18 @@ class Head:
     nonce: int
     live: int
     digest: int
+
+
+@dataclass(frozen=True)
+class Device:
+    """One mirror of a bank; `retired_at` is None for one in use."""
+
+    device_id: str
+    principal: str
+    registered_at: datetime
+    last_seen_at: datetime
+    acked_seq: int
+    retired_at: datetime | None
 
 
 class Store:
@@ -77,55 +76,62 @@ class Store:
             row["head"], row["horizon"], row["epoch"], row["nonce"] or 0, row["live"], int(row["digest"])
         )
 
-    async def history(self, bank: str, seq: int) -> History:
-        """What a cursor at `seq` is judged by."""
-        row = await self._database.row("resume", bank, seq)
-        if row is None:
-            return History(0, 0, await self._database.value("epoch"), None)
-        return History(row["head"], row["horizon"], row["epoch"], row["nonce"])
+    async def page(self, bank: str, after: Cursor | None, limit: int, max_bytes: int) -> Page:
+        """Up to `limit` seqs after a cursor (None: from the beginning), cut before `max_bytes`, at least one.
 
-    async def page(self, bank: str, after: Cursor, limit: int, max_bytes: int) -> Page:
-        """Up to `limit` seqs after a cursor, cut after `max_bytes` of sealed content."""
-        rows = await self._database.fetch("page", bank, after.seq, limit)
-        if not rows:
-            return Page((), after.seq, after.nonce, False)
-        kept, steps = await self._open(bank, _within(rows, max_bytes))
-        last = kept[-1]
-        return Page(steps, last["seq"], last["nonce"], last["seq"] < last["head"])
+        Raises Refusal CURSOR_DIVERGED or CURSOR_BEFORE_HORIZON where the history does not go on from the cursor: it is
+        judged by the same snapshot that the page is read from.
+        """
+        rows = await self._database.fetch("page", bank, after.seq if after else 0, limit)
+        if rows:
+            history = History(rows[0][HEAD], rows[0][HORIZON], rows[0][EPOCH], rows[0][AT])
+        else:
+            history = History(0, 0, await self._database.value("epoch"), None)
+        start = after or Cursor(history.epoch, 0, 0)
+        judge(start, history)
+        if not rows or rows[0][SEQ] is None:
+            return Page(b"", start, start, False)
+        kept, changes = await self._open(bank, _within(rows, max_bytes))
+        end = Cursor(start.epoch, kept[-1][SEQ], kept[-1][NONCE])
+        return Page(changes, start, end, end.seq < history.head)
 
-    async def live(
-        self, bank: str, after_id: str, limit: int, max_bytes: int
-    ) -> tuple[tuple[Step, ...], str]:
-        """One page of live memories by id, cut after `max_bytes`, and the id to go on from (empty at the end)."""
+    async def live(self, bank: str, after_id: str, limit: int, max_bytes: int) -> tuple[bytes, str]:
+        """One page of live memories by id, cut before `max_bytes`, and the id to go on from (empty at the end)."""
         rows = await self._database.fetch("live", bank, after_id, limit)
-        kept, steps = await self._open(bank, _within(rows, max_bytes))
+        kept, memories = await self._open(bank, _within(rows, max_bytes))
         more = len(rows) == limit or len(kept) < len(rows)
-        return steps, kept[-1]["memory_id"] if more else ""
+        return memories, kept[-1][ID] if more else ""
 
-    async def _open(self, bank: str, rows: Sequence[Any]) -> tuple[Sequence[Any], tuple[Step, ...]]:
-        """The rows before the first live one without a key, and their steps. Raises KEY_MISSING where none comes before.
+    async def _open(self, bank: str, rows: Sequence[Any]) -> tuple[Sequence[Any], bytes]:
+        """The rows before the first live one without a key, and their changes. Raises KEY_MISSING where none comes before.
 
         So a reader gets all there is up to that memory, and goes no further until an operator has acted.
         """
-        sealed = [row for row in rows if row["sealed"] is not None]
-        opened = open_rows(
-            self._keys,
-            bank,
-            [(r["memory_id"], Slot(r["key_page"], r["key_slot"]), r["sealed"]) for r in sealed],
+        sealed = [row for row in rows if row[SEALED] is not None]
+        opened = open_many(
+            self._keys, bank, [(row[ID], row[KEY_PAGE], row[KEY_SLOT], row[SEALED]) for row in sealed]
         )
-        content = {row["seq"]: plain for row, plain in zip(sealed, opened, strict=True)}
-        missing = [row for row in sealed if content[row["seq"]] is None]
+        missing = [row for row, plain in zip(sealed, opened, strict=True) if plain is None]
         if missing:
-            lost = await self._alarm_if_live(bank, rows[0]["seq"], missing)
-            rows = list(itertools.takewhile(lambda row: row["seq"] not in lost, rows))
-        steps = []
+            lost = await self._alarm_if_live(bank, rows[0][SEQ], missing)
+            rows = list(itertools.takewhile(lambda row: row[SEQ] not in lost, rows))
+        contents = iter(opened)
+        parts: list[bytes] = []
         for row in rows:
-            plain = content.get(row["seq"])
-            if plain is not None:
-                steps.append(Step(row["seq"], row["memory_id"], row["changed_at"], _memory(row, plain)))
-            elif row["kind"] in ("forget", "erase"):
-                steps.append(Step(row["seq"], row["memory_id"], row["changed_at"], None))
-        return rows, tuple(steps)
+            changed, retained = wire.MOMENTS.unpack(row[MOMENTS])
+            if row[SEALED] is not None:
+                plain = next(contents)
+                if plain is not None:
+                    occurred = row[OCCURRED] and wire.MOMENT.unpack(row[OCCURRED])[0]
+                    verified = row[VERIFIED] and wire.MOMENT.unpack(row[VERIFIED])[0]
+                    shared = wire.shared_fields(row[SHARED])
+                    parts += wire.upsert(
+                        row[ID].encode(), row[SEQ], changed, retained, occurred, verified, shared, plain
+                    )
+                # Erased while it was read: its tombstone is still to come.
+            elif row[KIND] in ("forget", "erase"):
+                parts.append(wire.tombstone(row[ID].encode(), row[SEQ], changed))
+        return rows, b"".join(parts)
 
     async def _alarm_if_live(self, bank: str, first: int, rows: Sequence[Any]) -> set[int]:
         """A row without a key was erased meanwhile, and its tombstone is still to come; if not, that is an alarm.
@@ -133,28 +139,41 @@ class Store:
         The seqs of the latter. Raises KEY_MISSING where `first`, with which the page begins, is one.
         """
         still = await self._database.fetch(
-            "still_live", bank, [row["memory_id"] for row in rows], [row["seq"] for row in rows]
+            "still_live", bank, [row[ID] for row in rows], [row[SEQ] for row in rows]
         )
         live = {row["id"] for row in still}
-        lost = [row for row in rows if row["memory_id"] in live]
+        lost = [row for row in rows if row[ID] in live]
         if lost:
-            slots = [(row["memory_id"], Slot(row["key_page"], row["key_slot"])) for row in lost]
-            refusal = key_alarm("a live memory has no key", bank, slots)
-            if lost[0]["seq"] == first:
+            refusal = key_alarm(
+                "a live memory has no key", bank, [(r[ID], Slot(r[KEY_PAGE], r[KEY_SLOT])) for r in lost]
+            )
+            if lost[0][SEQ] == first:
                 raise refusal
-        return {row["seq"] for row in lost}
+        return {row[SEQ] for row in lost}
 
     async def heads_of(self, banks: Sequence[str]) -> dict[str, int]:
         """The heads of banks."""
         return {row["bank"]: row["head"] for row in await self._database.fetch("heads_of", list(banks))}
 
-    async def register_device(self, bank: str, device_id: str, principal: str) -> bool:
-        """Makes a device known; False where it belongs to another principal."""
+    async def register_device(self, bank: str, device_id: str, principal: str) -> str:
+        """Makes a device known: `new` or `known`; `foreign` for another principal's, `full` at DEVICES of them."""
         async with self._database.transaction() as tx:
-            if not await tx.value("register_device", bank, device_id, principal):
-                return False
-            tx.changed(bank, 1)
-            return True
+            answer = str(await tx.value("admit_device", bank, device_id, principal, DEVICES))
+            tx.changed(bank, int(answer in ("new", "known")))
+        return answer
+
+    async def retire_device(self, bank: str, device_id: str, principal: str | None) -> bool:
+        """Retires a device (None: of anybody); False where there is no such device. To call again changes nothing."""
+        async with self._database.transaction() as tx:
+            retired = bool(await tx.value("retire_device", bank, device_id, principal))
+            tx.changed(bank, int(retired))
+        return retired or bool(await self._database.value("device_is_known", bank, device_id, principal))
+
+    async def devices(self, bank: str, principal: str | None, after: str, limit: int) -> tuple[Device, ...]:
+        """One page of a bank's devices by id (None: of everybody)."""
+        return tuple(
+            Device(**row) for row in await self._database.fetch("devices", bank, principal, after, limit)
+        )
 
     async def ack_erasures(self, bank: str, device_id: str, principal: str, through: int) -> bool:
         """Records what a device has purged; False where this principal has no such device."""
@@ -166,17 +185,10 @@ class Store:
 
 
 def _within(rows: Sequence[Any], max_bytes: int) -> Sequence[Any]:
-    """The first rows whose sealed content stays within a budget; always at least one."""
+    """The first rows whose changes stay within a budget; always at least one."""
     size = 0
     for count, row in enumerate(rows):
-        size += len(row["sealed"] or b"")
+        size += HEADER_BYTES + len(row[SEALED] or b"")
         if count and size > max_bytes:
             return rows[:count]
     return rows
-
-
-def _memory(row: Any, content: bytes) -> Memory:
-    return Memory(
-        row["author"], row["lane"], row["derivation"], row["fact_type"], row["status"], row["version"],
-        row["occurred_at"], row["retained_at"], content,
-    )  # fmt: skip

@@ -80,8 +80,9 @@ class Finder:
             stored[position] = [*here, *there]
         for position, found in (await self._equals(bank, candidates, seen)).items():
             stored[position] += found
-        live = await self._store.live(bank, sorted({hit.id for hits in stored for hit in hits}))
-        answers = decide(ids, seen, stored, live, threshold)
+        live = await self._store.texts(bank, sorted({hit.id for hits in stored for hit in hits}))
+        texts = [candidate.text for candidate in candidates]
+        answers = await asyncio.to_thread(decide, ids, texts, seen, stored, live, threshold)
         self._in_flight.drop(
             bank, [own for own, answer in zip(ids, answers, strict=True) if answer is not None]
         )
@@ -105,9 +106,7 @@ class Finder:
         words = {memory_id: normalised(text) for memory_id, text in words.items()}
         return {
             position: [
-                Hit(hit.id, 1.0)
-                for hit in hits
-                if words.get(hit.id) == normalised(candidates[position].text)
+                Hit(hit.id, 1.0) for hit in hits if words.get(hit.id) == normalised(candidates[position].text)
             ]
             for position, hits in zip(cut, proposed, strict=True)
         }

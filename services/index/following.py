@@ -4,13 +4,14 @@ import hashlib
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from kit.texts import normalised
+from services.index.polarity import Reading, differs
 
 Vector = npt.NDArray[np.float32]
 """One unit vector, or a matrix whose rows are unit vectors."""
@@ -186,26 +187,32 @@ def near(
 
 def decide(
     ids: Sequence[str],
+    texts: Sequence[str],
     seen: Sequence[Seen],
     stored: Sequence[Sequence[Hit]],
-    live: Collection[str],
+    live: Mapping[str, str],
     threshold: float,
 ) -> list[Hit | None]:
     """What each candidate nearly repeats: the nearest stored memory or earlier candidate, or None.
 
-    A stored memory counts only while it is in `live`, an earlier candidate only when it repeats nothing itself (it
-    will not be stored) and both were seen whole, and nothing repeats its own id. Of equals the stored one is named.
+    A stored memory counts only while it is in `live`, which gives the texts, an earlier candidate only when it repeats
+    nothing itself (it will not be stored) and both were seen whole. Nothing repeats its own id, or what it denies. Of
+    equals the stored one is named.
     """
     vectors = np.stack([one.vector for one in seen])
     scores = vectors @ vectors.T
+    own_words = [Reading(text) for text in texts]
+    live_words = {memory_id: Reading(text) for memory_id, text in live.items()}
     answers: list[Hit | None] = []
     for row, own in enumerate(ids):
-        hits = [hit for hit in stored[row] if hit.id in live]
+        hits = [(hit, live_words[hit.id]) for hit in stored[row] if hit.id in live]
         hits += [
-            Hit(ids[earlier], float(scores[row, earlier]))
+            (Hit(ids[earlier], float(scores[row, earlier])), own_words[earlier])
             for earlier in range(row)
             if answers[earlier] is None and seen[row].whole and seen[earlier].whole
         ]
-        hits = [hit for hit in hits if hit.id != own and hit.score >= threshold - ROUNDING]
-        answers.append(max(hits, key=lambda hit: hit.score, default=None))
+        hits = [pair for pair in hits if pair[0].id != own and pair[0].score >= threshold - ROUNDING]
+        # The nearest first: reading words takes longer than comparing vectors.
+        hits.sort(key=lambda pair: -pair[0].score)
+        answers.append(next((hit for hit, words in hits if not differs(own_words[row], words)), None))
     return answers

@@ -44,6 +44,10 @@ order by p.seq
 -- Which of these memories are live now.
 select id from memory.live_memories where bank = $1 and id = any ($2)
 
+-- name: texts
+-- What opens the texts of those of these memories that are live now.
+select id, key_page, key_slot, sealed from memory.live_memories where bank = $1 and id = any ($2)
+
 -- name: memories
 -- What a hit shows of these memories, in one snapshot; a lane below the bank's least shows nothing.
 select m.id, m.author, m.lane, m.key_page, m.key_slot, m.sealed

@@ -112,6 +112,18 @@ class Store:
             return set()
         return {row["id"] for row in await self.database.fetch("live", bank, list(ids))}
 
+    async def texts(self, bank: str, ids: Sequence[str]) -> dict[str, str]:
+        """The texts of those of these memories that are live now, of any lane. Raises Refusal KEY_MISSING."""
+        if not ids:
+            return {}
+        rows = [(row["id"], row) for row in await self.database.fetch("texts", bank, list(ids))]
+        opened = await self._open(bank, rows)
+        return {
+            memory_id: content.text
+            for (memory_id, _), content in zip(rows, opened, strict=True)
+            if content is not None
+        }
+
     async def min_lane(self, bank: str) -> str:
         """The least lane that the bank serves."""
         return str(await self.database.value("min_lane", bank) or LANES[0])

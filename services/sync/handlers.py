@@ -2,45 +2,84 @@
 
 import asyncio
 import uuid
+from collections.abc import AsyncIterator
 from typing import Any
 
 from teamlore.compliance.v1 import compliance_pb2, compliance_pb2_grpc
 from teamlore.sync.v1 import sync_pb2, sync_pb2_grpc
 
+from kit.errors import Refusal, field_invalid
 from kit.identity import caller
 from kit.sealing import KeyStore, key_alarm
-from services.sync.pushing import Pusher
+from services.sync import standing
+from services.sync.pushing import Answer, Pusher
 from services.sync.store import Store
 
 
 class SyncHandlers(sync_pb2_grpc.SyncServiceServicer):
     """What laptops write."""
 
-    def __init__(self, store: Store, pusher: Pusher) -> None:
+    def __init__(self, store: Store, keys: KeyStore, pusher: Pusher, banks_by_writers: bool) -> None:
         self._store = store
+        self._keys = keys
         self._pusher = pusher
+        self._banks_by_writers = banks_by_writers
 
     async def Push(self, request: sync_pb2.PushRequest, context: Any) -> sync_pb2.PushResponse:
         """Stores records; one call of the rate limit, whatever the count."""
         answers, skipped = await self._pusher.push(request.bank, caller().principal, request.records)
-        return sync_pb2.PushResponse(
-            results=[
-                sync_pb2.PushResult(id=a.id, status=a.status, reason=a.reason, duplicate_of=a.duplicate_of)
-                for a in answers
-            ],
-            dedup_skipped=skipped,
-        )
+        return sync_pb2.PushResponse(results=[_result(answer) for answer in answers], dedup_skipped=skipped)
+
+    async def PushStream(
+        self, requests: AsyncIterator[sync_pb2.PushStreamRequest], context: Any
+    ) -> AsyncIterator[sync_pb2.PushStreamResponse]:
+        """Stores batch after batch: the next one is read when the answer to the last is on its way."""
+        bank, last = "", -1
+        async for request in requests:
+            bank = bank or request.bank
+            if not bank:
+                raise field_invalid("bank", "the first message names the bank")
+            if request.sequence <= last:
+                raise field_invalid("sequence", "must be higher than that of the batch before")
+            last = request.sequence
+            answers, skipped = await self._pusher.push(bank, caller().principal, request.records)
+            yield sync_pb2.PushStreamResponse(
+                sequence=last, results=[_result(answer) for answer in answers], dedup_skipped=skipped
+            )
+
+    async def GetMemories(
+        self, request: sync_pb2.GetMemoriesRequest, context: Any
+    ) -> sync_pb2.GetMemoriesResponse:
+        """Live memories by their ids."""
+        return await standing.opened(self._store, self._keys, request.bank, request.memory_ids)
+
+    async def UpdateStatus(
+        self, request: sync_pb2.UpdateStatusRequest, context: Any
+    ) -> sync_pb2.UpdateStatusResponse:
+        """Changes what is held of a memory, where the caller has seen the newest."""
+        change = standing.change_of(request, caller().person_present)
+        policy = await self._store.policy(request.bank)
+        if policy is not None and policy.archived:
+            raise Refusal("BANK_ARCHIVED", "the bank is archived; nothing in it changes")
+        return standing.answered(await self._store.status(request.bank, request.id, request.version, change))
 
     async def Forget(self, request: sync_pb2.ForgetRequest, context: Any) -> sync_pb2.ForgetResponse:
         """Hides or erases memories."""
+        bank, ids, who = request.bank, request.memory_ids, caller()
+        # An absent bank is made by whom a push would have made it for, so that a late push finds the tombstone.
+        makes = who.principal if self._banks_by_writers and who.may("write", bank) else ""
         if not request.erase:
-            return sync_pb2.ForgetResponse(
-                deleted_count=await self._store.forget(request.bank, request.memory_ids)
-            )
-        done = await self._store.erase(request.bank, request.memory_ids, caller().principal, uuid.uuid4().hex)
+            return sync_pb2.ForgetResponse(deleted_count=await self._store.forget(bank, ids, makes))
+        done = await self._store.erase(bank, ids, who.principal, uuid.uuid4().hex, makes)
         return sync_pb2.ForgetResponse(
             deleted_count=done.deleted, erased_count=done.erased, erasure_id=done.erasure_id
         )
+
+
+def _result(answer: Answer) -> sync_pb2.PushResult:
+    return sync_pb2.PushResult(
+        id=answer.id, status=answer.status, reason=answer.reason, duplicate_of=answer.duplicate_of
+    )
 
 
 class ParticipantHandlers(compliance_pb2_grpc.ErasureParticipantServiceServicer):

@@ -26,9 +26,7 @@ class Config(NeighbourSettings):
     bank_creation: str = setting("BANK_CREATION", "writers", choices=("writers", "admin"))
     secrets_barrier: str = setting("TEAMLORE_SECRETS_BARRIER", "redact", choices=("redact", "reject", "off"))
     """What banks do whose policy does not say."""
-    pushes_per_minute: int | None = setting(
-        "TEAMLORE_PUSHES_PER_MINUTE", None, minimum=1, maximum=1_000_000
-    )
+    pushes_per_minute: int | None = setting("TEAMLORE_PUSHES_PER_MINUTE", None, minimum=1, maximum=1_000_000)
     """A principal's budget of pushes; where it is not set, TEAMLORE_CALLS_PER_MINUTE."""
     records_per_day: int = setting("TEAMLORE_RECORDS_PER_DAY", 0, minimum=0, maximum=1_000_000_000)
     """Records that a principal may store a day (UTC); 0 sets no quota. A batch may overshoot it."""
@@ -44,7 +42,8 @@ async def build(config: Config, base: Foundation) -> Built:
     base.at_end(eraser.close)
     store = Store(base.database, hints.committed, quota=config.records_per_day > 0)
     terms = Terms(config.bank_creation == "writers", config.secrets_barrier, config.records_per_day)
-    handlers = SyncHandlers(store, Pusher(store, base.keys, index, terms))
+    pusher = Pusher(store, base.keys, index, terms)
+    handlers = SyncHandlers(store, base.keys, pusher, terms.banks_by_writers)
     push = "teamlore.sync.v1.SyncService.Push"
     serve, erase = sync_pb2_grpc, compliance_pb2_grpc
     return Built(
@@ -56,6 +55,7 @@ async def build(config: Config, base: Foundation) -> Built:
                 ParticipantHandlers(store, eraser),
             ),
         },
+        counted_as={f"{push}Stream": push},
         calls_per_minute={} if config.pushes_per_minute is None else {push: config.pushes_per_minute},
     )
 

@@ -1,6 +1,8 @@
 """Rules of a push: what becomes of each record, given what the store and the index know."""
 
 import asyncio
+import hmac
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +12,8 @@ from teamlore.sync.v1 import sync_pb2
 
 from kit.barrier import Barrier
 from kit.errors import Refusal
-from kit.sealing import Allocator, KeyMissing, KeyStore, Slot, key_alarm, seal, unseal
+from kit.pii import PersonalData
+from kit.sealing import NONCE_BYTES, Allocator, KeyMissing, KeyStore, Slot, key_alarm, seal, unseal
 from services.sync.records import Draft, Rejected, judge
 
 TAKEN = "the id is taken"
@@ -46,6 +49,8 @@ class SealedDraft:
     draft: Draft
     slot: Slot
     sealed: bytes
+    retain_tag: bytes | None = None
+    """The same for all chunks of one retain of one author in one bank; tells nothing else."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,8 @@ class Policy:
     barrier: str = ""
     """`redact`, `reject` or `off`; empty for what the deployment says."""
     archived: bool = False
+    pii: str = "off"
+    """What becomes of personal data: `redact`, `reject` or `off`."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +96,8 @@ class PushStore(Protocol):
         """Records that a principal stored on this day (UTC), and the seconds that are left of it."""
         ...
 
-    async def lookup(self, ids: Sequence[str]) -> Mapping[str, Known]:
-        """What each known id is now."""
+    async def lookup(self, bank: str, ids: Sequence[str]) -> Mapping[str, Known]:
+        """What each known id is now, to a push into `bank`."""
         ...
 
     async def put(self, bank: str, author: str, drafts: Sequence[SealedDraft], make_bank: bool) -> set[str]:
@@ -115,7 +122,9 @@ class Pusher:
         self._allocator = Allocator(keys)
         self._index = index
         self._terms = terms
+        self._retain_key = keys.secret("sync.retain")
         self._barriers = {action: Barrier(action) for action in ("redact", "reject", "off")}
+        self._personal = {action: PersonalData(action) for action in ("redact", "reject", "off")}
 
     async def push(
         self, bank: str, author: str, records: Sequence[sync_pb2.Record]
@@ -124,7 +133,8 @@ class Pusher:
         await self._require_quota(author)
         policy = await self._policy(bank)
         barrier = self._barriers[(policy.barrier if policy else "") or self._terms.barrier]
-        judged = await asyncio.to_thread(lambda: [judge(record, barrier) for record in records])
+        personal = self._personal[policy.pii if policy else "off"]
+        judged = await asyncio.to_thread(lambda: [judge(record, barrier, personal) for record in records])
         answers: list[Answer | None] = [
             Answer(item.id, "rejected", item.reason) if isinstance(item, Rejected) else None
             for item in judged
@@ -165,7 +175,7 @@ class Pusher:
     ) -> tuple[dict[str, Answer], bool]:
         policy = existing or Policy()
         outcome: dict[str, Answer] = {}
-        known = await self._store.lookup([draft.id for draft in drafts])
+        known = await self._store.lookup(bank, [draft.id for draft in drafts])
         fresh = [draft for draft in drafts if draft.id not in known]
         for draft in drafts:
             if draft.id in known:
@@ -181,9 +191,23 @@ class Pusher:
             fresh = [draft for draft in fresh if draft.id not in near]
         if fresh:
             slots = self._allocator.take(bank, author, len(fresh))
+            random = os.urandom(
+                NONCE_BYTES * len(fresh)
+            )  # one call for all: each costs as much as the sealing
             sealed = [
-                SealedDraft(draft, slot, seal(self._keys.fresh_key(slot), bank, draft.id, draft.content))
-                for draft, slot in zip(fresh, slots, strict=True)
+                SealedDraft(
+                    draft,
+                    slot,
+                    seal(
+                        self._keys.fresh_key(slot),
+                        bank,
+                        draft.id,
+                        draft.content,
+                        random[at * NONCE_BYTES : (at + 1) * NONCE_BYTES],
+                    ),
+                    self._retain_tag(bank, author, draft.retain_id) if draft.retain_id else None,
+                )
+                for at, (draft, slot) in enumerate(zip(fresh, slots, strict=True))
             ]
             won = await self._store.put(bank, author, sealed, existing is None)
             lost = [draft for draft in fresh if draft.id not in won]
@@ -192,10 +216,14 @@ class Pusher:
                     warning = f"near-duplicate of {near[draft.id]}" if draft.id in near else ""
                     outcome[draft.id] = Answer(draft.id, "stored", warning)
             if lost:
-                winners = await self._store.lookup([draft.id for draft in lost])
+                winners = await self._store.lookup(bank, [draft.id for draft in lost])
                 for draft in lost:
                     outcome[draft.id] = await self._classify(bank, draft, winners[draft.id])
         return outcome, found is None
+
+    def _retain_tag(self, bank: str, author: str, retain_id: str) -> bytes:
+        key = hmac.digest(self._retain_key, bank.encode(), "sha256")
+        return hmac.digest(key, f"{author}\0{retain_id}".encode(), "sha256")[:16]
 
     async def _classify(self, bank: str, draft: Draft, known: Known) -> Answer:
         """An id of another bank and one with other text here get the same words, so that push reveals neither.
@@ -210,7 +238,7 @@ class Pusher:
         try:
             content = unseal(self._keys.key(row.slot), bank, draft.id, row.sealed)
         except KeyMissing:
-            now = (await self._store.lookup([draft.id]))[draft.id]
+            now = (await self._store.lookup(bank, [draft.id]))[draft.id]
             if now.row is None:
                 return Answer(draft.id, "rejected", FORGOTTEN)
             key_alarm("a live memory has no key", bank, [(draft.id, row.slot)])

@@ -1,6 +1,6 @@
 -- name: bank_policy
 -- How a bank treats what is pushed; no row for a bank that is not there.
-select near_duplicates, near_duplicate_threshold, barrier, archived from memory.bank_policies where bank = $1
+select near_duplicates, near_duplicate_threshold, barrier, archived, pii from memory.bank_policies where bank = $1
 
 -- name: stored_today
 -- How many records a principal stored on this day (UTC), and how many seconds are left of it.
@@ -17,27 +17,39 @@ select memory.count_records($1, $2)
 select memory.open_bank($1, $2)
 
 -- name: lookup_ids
--- What each id is now, in any bank; a row per known id.
-select i.id, i.bank, m.id is not null and not m.forgotten as live, m.fact_type, m.occurred_at, m.key_page, m.key_slot,
+-- What each id is now, in any bank; a row per known id. One that bank $1 has buried is that bank's, whoever else has it.
+select i.id, case when t.id is null then i.bank else $1 end as bank,
+       m.id is not null and not m.forgotten and t.id is null as live, m.fact_type, m.occurred_at, m.key_page, m.key_slot,
        m.sealed
 from memory.memory_ids i left join memory.memories m on m.bank = i.bank and m.id = i.id
-where i.id = any ($1)
+  left join memory.tombstones t on t.bank = $1 and t.id = i.id
+where i.id = any ($2)
 
 -- name: put
 -- Stores new memories of one author in one bank; a row per id that was won.
-select stored_id, stored_seq from memory.put($1, $2, $3, $4, $5, $6, $7, $8)
+select stored_id, stored_seq from memory.put($1, $2, $3, $4, $5, $6, $7, $8, $9)
 
--- name: add_to_digest
--- Adds the terms of memories just stored to the bank's digest.
-select memory.add_to_digest($1, $2, $3)
+-- name: push
+-- Stores new memories and writes the call's audit row; answers the ids that were won.
+select memory.push($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 
 -- name: forget
--- Hides memories; answers how many.
-select memory.forget($1, $2)
+-- Hides memories and buries ids that were never seen; answers how many of each.
+select deleted, buried from memory.hide($1, $2)
 
 -- name: erase
 -- Buries memories and writes down which keys must go.
-select deleted, erased, through from memory.erase($1, $2, $3, $4)
+select deleted, erased, buried from memory.erase($1, $2, $3, $4)
+
+-- name: status
+-- Changes a memory's standing by compare-and-set; no row for one that is not live in the bank.
+select outcome, now_version, now_seq from memory.status($1, $2, $3, $4, $5, $6, $7, $8)
+
+-- name: live_by_id
+-- Live memories of a bank by their ids.
+select id, author, lane, derivation, fact_type, status, version, occurred_at, retained_at, key_page, key_slot, sealed,
+       last_seq, trust, may_be_stale, superseded_by, last_verified
+from memory.live_memories where bank = $1 and id = any ($2) order by id
 
 -- name: keys_to_destroy
 -- The key slots of an erasure that are not destroyed yet; none before the destruction has begun, past all holds.

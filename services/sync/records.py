@@ -9,6 +9,7 @@ from google.protobuf.struct_pb2 import Value
 from teamlore.sync.v1 import sync_pb2
 
 from kit.barrier import NEVER_FORWARDED, Barrier
+from kit.pii import PersonalData
 from kit.texts import visible
 from kit.validation import violations_of
 
@@ -29,6 +30,8 @@ class Draft:
     content: bytes
     fact_type: str
     occurred_at: datetime | None
+    retain_id: str = ""
+    """As sent: which retain the text is a chunk of."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,8 @@ class Rejected:
     reason: str
 
 
-def judge(record: sync_pb2.Record, barrier: Barrier) -> Draft | Rejected:
-    """Judges one record alone, in the order: rules of the proto, hash, times, metadata, barrier."""
+def judge(record: sync_pb2.Record, barrier: Barrier, personal: PersonalData) -> Draft | Rejected:
+    """Judges one record alone, in the order: rules of the proto, hash, times, metadata, secrets, personal data."""
     wrong = violations_of(record)
     if wrong:
         return Rejected(record.id, f"{wrong[0].field}: {wrong[0].description}")
@@ -59,10 +62,13 @@ def judge(record: sync_pb2.Record, barrier: Barrier) -> Draft | Rejected:
             return Rejected(record.id, "occurred_at: must be a time between the years 1 and 9999")
     content = sync_pb2.MemoryContent()
     found: set[str] = set()
+    named: set[str] = set()
 
     def pass_barrier(text: str) -> str:
         passed = barrier.check(text)
         found.update(passed.found)
+        passed = personal.check(passed.text)
+        named.update(passed.found)
         return passed.text
 
     kept = []
@@ -89,12 +95,14 @@ def judge(record: sync_pb2.Record, barrier: Barrier) -> Draft | Rejected:
     content.text = pass_barrier(record.text)
     if found and barrier.action == "reject":
         return Rejected(record.id, "text: holds what looks like a secret: " + ", ".join(sorted(found)))
+    if named and personal.action == "reject":
+        return Rejected(record.id, "text: holds what looks like personal data: " + ", ".join(sorted(named)))
     grown = _outgrown(content)
     if grown:
         return Rejected(record.id, grown)
-    return Draft(
-        record.id, content.text, content.SerializeToString(deterministic=True), record.fact_type, occurred
-    )
+    sealed = content.SerializeToString(deterministic=True)
+    retain = record.metadata["_retain_id"].string_value if "_retain_id" in record.metadata else ""
+    return Draft(record.id, content.text, sealed, record.fact_type, occurred, retain)
 
 
 def _outgrown(content: sync_pb2.MemoryContent) -> str:
@@ -106,7 +114,7 @@ def _outgrown(content: sync_pb2.MemoryContent) -> str:
     }
     for name, (limit, size) in longest.items():
         if size > limit:
-            return f"{name}: must be at most {limit} characters, and has {size} with its secrets redacted"
+            return f"{name}: must be at most {limit} characters, and has {size} after redaction"
     return ""
 
 

@@ -1,8 +1,10 @@
 """Sync's rows: schema `memory`, written only through its functions."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from kit.database import Database
 from kit.sealing import Slot
@@ -18,6 +20,26 @@ class Erased:
     deleted: int
     erased: int
     erasure_id: str
+
+
+@dataclass(frozen=True)
+class StatusChange:
+    """What to change of a memory's standing; None leaves what stands."""
+
+    status: str | None = None
+    trust: str | None = None
+    may_be_stale: bool | None = None
+    superseded_by: str | None = None
+    last_verified: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a memory stands: `done`, `same`, `conflict` or `no successor`, its version and its newest seq."""
+
+    outcome: str
+    version: int
+    seq: int
 
 
 class Store:
@@ -37,7 +59,11 @@ class Store:
         if row is None:
             return None
         return Policy(
-            row["near_duplicates"], row["near_duplicate_threshold"], row["barrier"] or "", row["archived"]
+            row["near_duplicates"],
+            row["near_duplicate_threshold"],
+            row["barrier"] or "",
+            row["archived"],
+            row["pii"],
         )
 
     async def stored_today(self, principal: str) -> tuple[int, float]:
@@ -46,10 +72,10 @@ class Store:
         assert row is not None
         return row["records"], float(row["rest_of_day"])
 
-    async def lookup(self, ids: Sequence[str]) -> Mapping[str, Known]:
-        """What each known id is now."""
+    async def lookup(self, bank: str, ids: Sequence[str]) -> Mapping[str, Known]:
+        """What each known id is now, to a push into `bank`."""
         result = {}
-        for row in await self._database.fetch("lookup_ids", list(ids)):
+        for row in await self._database.fetch("lookup_ids", bank, list(ids)):
             live = None
             if row["live"]:
                 slot = Slot(row["key_page"], row["key_slot"])
@@ -62,47 +88,75 @@ class Store:
 
         Raises Refusal INVALID_SCOPE through the driver for a bank id without a layer.
         """
-        async with self._database.transaction() as tx:
-            if make_bank:
-                await tx.fetch("open_bank", bank, author)
-            rows = await tx.fetch(
-                "put",
-                bank,
-                author,
-                [item.draft.id for item in drafts],
-                [item.draft.fact_type for item in drafts],
-                [item.draft.occurred_at for item in drafts],
-                [item.slot.page for item in drafts],
-                [item.slot.index for item in drafts],
-                [item.sealed for item in drafts],
-            )
-            won = {row["stored_id"]: row["stored_seq"] for row in rows}
-            if won:
-                await tx.fetch("add_to_digest", bank, list(won), list(won.values()))
-                if self._quota:
-                    # After the head, as everywhere: who waits here holds nothing that its holder needs.
-                    await tx.fetch("count_records", author, len(won))
-                tx.changed(bank, len(won))
+        columns = (
+            [item.draft.id for item in drafts],
+            [item.draft.fact_type for item in drafts],
+            [item.draft.occurred_at for item in drafts],
+            [item.slot.page for item in drafts],
+            [item.slot.index for item in drafts],
+            [item.sealed for item in drafts],
+            [item.retain_tag for item in drafts],
+        )
+        if make_bank:
+            won = await self._put_into_new(bank, author, columns)
+        else:
+            # The bank stands, so one statement does it all: each round trip is one that others on the head wait for.
+            won = set(await self._database.audited_value("push", bank, author, *columns, self._quota))
         if won:
             self._committed(bank)
-        return set(won)
+        return won
 
-    async def forget(self, bank: str, ids: Sequence[str]) -> int:
-        """Hides memories; counts them. Raises Refusal BANK_HELD through the driver."""
+    async def _put_into_new(self, bank: str, author: str, columns: Sequence[Any]) -> set[str]:
         async with self._database.transaction() as tx:
-            count = int(await tx.value("forget", bank, list(ids)))
-            tx.changed(bank, count)
+            await tx.fetch("open_bank", bank, author)
+            won = {row["stored_id"] for row in await tx.fetch("put", bank, author, *columns)}
+            if won:
+                if self._quota:
+                    await tx.fetch("count_records", author, len(won))
+                tx.changed(bank, len(won))
+        return won
+
+    async def forget(self, bank: str, ids: Sequence[str], makes: str = "") -> int:
+        """Hides memories, and buries ids never seen; counts the former. Raises Refusal BANK_HELD through the driver.
+
+        `makes` is whom an absent bank is made for; without it, nothing happens in one.
+        """
+        async with self._database.transaction() as tx:
+            if makes:
+                await tx.fetch("open_bank", bank, makes)
+            row = await tx.row("forget", bank, list(ids))
+            assert row is not None
+            tx.changed(bank, row["deleted"] + row["buried"])
         self._committed(bank)
-        return count
+        return int(row["deleted"])
 
-    async def erase(self, bank: str, ids: Sequence[str], principal: str, erasure_id: str) -> Erased:
-        """Buries memories in one commit. Raises Refusal BANK_HELD through the driver."""
+    async def erase(
+        self, bank: str, ids: Sequence[str], principal: str, erasure_id: str, makes: str = ""
+    ) -> Erased:
+        """Buries memories in one commit, and ids never seen; `makes` as in `forget`. Raises as `forget`."""
         async with self._database.transaction() as tx:
+            if makes:
+                await tx.fetch("open_bank", bank, makes)
             row = await tx.row("erase", bank, list(ids), principal, erasure_id)
             assert row is not None
-            tx.changed(bank, row["erased"])
+            tx.changed(bank, row["erased"] + row["buried"])
         self._committed(bank)
         return Erased(row["deleted"], row["erased"], erasure_id if row["erased"] else "")
+
+    async def status(self, bank: str, memory_id: str, seen: int, change: StatusChange) -> Standing | None:
+        """Changes a memory's standing where `seen` is its version; None for one that is not live in the bank."""
+        async with self._database.transaction() as tx:
+            row = await tx.row("status", bank, memory_id, seen, *astuple(change))
+            if row is None:
+                return None
+            tx.changed(bank, int(row["outcome"] == "done"))
+        if row["outcome"] == "done":
+            self._committed(bank)
+        return Standing(row["outcome"], row["now_version"], row["now_seq"])
+
+    async def live(self, bank: str, ids: Sequence[str]) -> list[Any]:
+        """The rows of those of the ids that are live in the bank, by id."""
+        return await self._database.fetch("live_by_id", bank, list(ids))
 
     async def keys_to_destroy(self, erasure_id: str, bank: str, ids: Sequence[str]) -> dict[str, Slot]:
         """The slots of an erasure that are still open, by memory id."""

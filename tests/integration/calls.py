@@ -44,6 +44,24 @@ def outcome_of(error: grpc.aio.AioRpcError) -> Outcome:
     return Outcome(error.code().name, reason, fields, error.details() or "", raw, retry_after=retry)
 
 
+async def first_answer(
+    channel: grpc.aio.Channel, method: MethodDescriptor, raw: bytes, metadata: Metadata, timeout: float
+) -> Any:
+    """The first message of a stream that is asked with one request."""
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    stream: Any
+    if method.client_streaming:
+        stream = channel.stream_stream(path)(iter([raw]), metadata=metadata, timeout=timeout)
+    else:
+        stream = channel.unary_stream(path)(raw, metadata=metadata, timeout=timeout)
+    answer = await stream.read()
+    if not method.client_streaming:
+        stream.cancel()
+    elif answer is not grpc.aio.EOF:
+        await stream.read()  # to its end: what it did is committed
+    return answer
+
+
 async def call(
     channel: grpc.aio.Channel, method: MethodDescriptor, raw: bytes, metadata: Metadata, timeout: float = 20
 ) -> Outcome:
@@ -51,9 +69,7 @@ async def call(
     path = f"/{method.containing_service.full_name}/{method.name}"
     try:
         if method.server_streaming:
-            stream: Any = channel.unary_stream(path)(raw, metadata=metadata, timeout=timeout)
-            answer = await stream.read()
-            stream.cancel()
+            answer = await first_answer(channel, method, raw, metadata, timeout)
         else:
             answer = await channel.unary_unary(path)(raw, metadata=metadata, timeout=timeout)
         return Outcome("OK", answer=answer if isinstance(answer, bytes) else b"")

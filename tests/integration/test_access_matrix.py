@@ -74,7 +74,14 @@ async def forged(stack: RunningStack, token_id: str) -> list[Holder]:
     """JWTs that differ from a good one in one thing each."""
     kid, key, audience = await signing_key(stack)
     now = int(time.time())
-    claims = {"sub": "user:full", "kind": "person", "tid": token_id, "aud": audience, "iat": now, "exp": now + 300}
+    claims = {
+        "sub": "user:full",
+        "kind": "person",
+        "tid": token_id,
+        "aud": audience,
+        "iat": now,
+        "exp": now + 300,
+    }
 
     def signed(by: Any, algorithm: str = "EdDSA", header: str = kid, **changes: Any) -> Metadata:
         return bearer(jwt.encode({**claims, **changes}, by, algorithm=algorithm, headers={"kid": header}))
@@ -95,7 +102,9 @@ async def forged(stack: RunningStack, token_id: str) -> list[Holder]:
         Holder("JWT with HS256 of the public key", signed(public, "HS256"), refused=invalid),
         Holder("JWT of an unknown token", signed(key, tid="f" * 16), refused=invalid),
         Holder("JWT of another principal", signed(key, sub="user:admin"), refused=invalid),
-        Holder("JWT that says internal by a person", signed(key, kind="internal", tid=token_id), refused=invalid),
+        Holder(
+            "JWT that says internal by a person", signed(key, kind="internal", tid=token_id), refused=invalid
+        ),
     ]
 
 
@@ -106,13 +115,17 @@ async def made(stack: RunningStack) -> list[Holder]:
         auth = auth_pb2_grpc.AuthServiceStub(channel)
         admin = bearer(stack.admin)
 
-        async def token(principal: str, words: str, pattern: str = BANK, kind: str = "agent", **more: Any) -> str:
+        async def token(
+            principal: str, words: str, pattern: str = BANK, kind: str = "agent", **more: Any
+        ) -> str:
             grants = [access_pb2.Grant(pattern=pattern, permissions=words.split())] if words else []
             request = access_pb2.CreateTokenRequest(principal=principal, kind=kind, grants=grants, **more)
             return str((await access.CreateToken(request, metadata=admin)).token)
 
         async def grant(subject: str, words: str, pattern: str, effect: str = "allow") -> None:
-            rule = access_pb2.AccessGrant(subject=subject, pattern=pattern, permissions=words.split(), effect=effect)
+            rule = access_pb2.AccessGrant(
+                subject=subject, pattern=pattern, permissions=words.split(), effect=effect
+            )
             await access.PutGrant(access_pb2.PutGrantRequest(grant=rule), metadata=admin)
 
         soon = auth_pb2.WhoAmIResponse().expires_at
@@ -122,7 +135,9 @@ async def made(stack: RunningStack) -> list[Holder]:
         who = await auth.WhoAmI(auth_pb2.WhoAmIRequest(), metadata=bearer(revoked))
         await access.RevokeToken(access_pb2.RevokeTokenRequest(token_id=who.token_id), metadata=admin)
         suspended = await token("user:suspended", ALL)
-        await access.SuspendPrincipal(access_pb2.SuspendPrincipalRequest(principal="user:suspended"), metadata=admin)
+        await access.SuspendPrincipal(
+            access_pb2.SuspendPrincipalRequest(principal="user:suspended"), metadata=admin
+        )
         person = await token("user:full", ALL, "*", "person")
         await grant("user:full", ALL, "*")
         session = await auth.StartSession(auth_pb2.StartSessionRequest(person_token=person))
@@ -148,9 +163,16 @@ async def made(stack: RunningStack) -> list[Holder]:
             Holder("a revoked token", bearer(revoked), refused="CREDENTIAL_REVOKED"),
             Holder("a suspended principal", bearer(suspended), refused="ACCESS_REVOKED"),
             *await forged(stack, session.token_id),
-            Holder("a person with all", bearer(session.session_token), everything, everywhere=True, person=True),
+            Holder(
+                "a person with all", bearer(session.session_token), everything, everywhere=True, person=True
+            ),
             Holder("an agent with all", bearer(full_agent), everything, everywhere=True),
-            Holder("an agent with all, PRIVATE of another", bearer(full_agent), everywhere=True, bank="private:user:x"),
+            Holder(
+                "an agent with all, PRIVATE of another",
+                bearer(full_agent),
+                everywhere=True,
+                bank="private:user:x",
+            ),
             Holder("all on another bank", bearer(await token("user:other", ALL, OTHER))),
             *[
                 Holder(f"{word} alone", bearer(await token(f"user:{word}", word)), frozenset((word,)))
@@ -158,13 +180,19 @@ async def made(stack: RunningStack) -> list[Holder]:
             ],
             Holder(
                 "a forged principal header",
-                (*bearer(reader), ("x-teamlore-principal", "user:full"), ("x-astrocyte-principal", "user:full")),
+                (
+                    *bearer(reader),
+                    ("x-teamlore-principal", "user:full"),
+                    ("x-astrocyte-principal", "user:full"),
+                ),
                 read,
             ),
             Holder("a deny rule", bearer(denied)),
             Holder("a member of a group", bearer(grouped), read),
             Holder(
-                "a service on behalf of a reader", (*bearer(service), ("x-teamlore-on-behalf-of", reader)), read
+                "a service on behalf of a reader",
+                (*bearer(service), ("x-teamlore-on-behalf-of", reader)),
+                read,
             ),
             Holder(
                 "a reading service on behalf of one with all",
@@ -194,7 +222,11 @@ def request_for(method: MethodDescriptor, bank: str) -> bytes:
         at: Any = message
         *parents, last = getattr(access, rule).split(".")
         for part in parents:
-            at = getattr(at, part).add() if at.DESCRIPTOR.fields_by_name[part].is_repeated else getattr(at, part)
+            at = (
+                getattr(at, part).add()
+                if at.DESCRIPTOR.fields_by_name[part].is_repeated
+                else getattr(at, part)
+            )
         if at.DESCRIPTOR.fields_by_name[last].is_repeated:
             getattr(at, last).append(bank)
         else:
@@ -315,7 +347,9 @@ def clients(stack: RunningStack) -> Clients:
 
 
 @pytest.mark.parametrize("method", BANK_CALLS, ids=lambda m: m.full_name)
-async def test_a_client_bank_hides_itself(stack: RunningStack, clients: Clients, method: MethodDescriptor) -> None:
+async def test_a_client_bank_hides_itself(
+    stack: RunningStack, clients: Clients, method: MethodDescriptor
+) -> None:
     unknown = f"client:{TEAM}:nobody"
     word = Permission.Name(access_of(method).permission).removeprefix("PERMISSION_").lower()
 
@@ -355,7 +389,10 @@ async def test_a_body_never_widens(stack: RunningStack) -> None:
     async with stack.channel("sync") as channel:
         await stack.sync(channel).Push(sync_pb2.PushRequest(bank=THERE, records=[record]), metadata=token)
     database = await asyncpg.connect(stack.facts.database_url)
-    assert await database.fetchval("select author from memory.memories where id = $1", record.id) == "user:reader2"
+    assert (
+        await database.fetchval("select author from memory.memories where id = $1", record.id)
+        == "user:reader2"
+    )
     await database.close()
     async with stack.channel("auth") as channel:
         put = access_pb2.PutBankRequest(bank=THERE, tenant_id="another-organisation")

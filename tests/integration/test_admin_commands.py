@@ -71,7 +71,13 @@ def test_a_token_is_made_used_rotated_and_revoked(shell: Shell) -> None:
     assert (who["principal"], who["kind"], who["person_present"]) == (alice, "agent", False)
     assert {"read", "write"} <= set(who["permissions"])
     assert "team:api" in who["groups"]
-    assert [each["permission"] for each in who["explanation"]] == ["read", "write", "forget", "comply", "admin"]
+    assert [each["permission"] for each in who["explanation"]] == [
+        "read",
+        "write",
+        "forget",
+        "comply",
+        "admin",
+    ]
     listed = shell.admin("token", "list", "--principal", alice)["tokens"]
     assert [each["token_id"] for each in listed] == [made["token_id"]]
     assert made["token"] not in json.dumps(listed)
@@ -113,8 +119,8 @@ def test_teams_banks_and_policies(shell: Shell) -> None:
     assert [each["principal"] for each in found["members"]] == [owner]
     space = f"space:{shell.name}"
     assert shell.admin("bank", "put", space, "--name", "Handbook", "--owner", owner)["created"] is True
-    policy = shell.admin("policy", "put", space, "--barrier", "reject", "--min-lane", "entry")["policy"]
-    assert (policy["barrier"], policy["min_lane"]) == ("reject", "entry")
+    policy = shell.admin("policy", "put", space, "--barrier", "reject", "--pii", "redact", "--min-lane", "entry")["policy"]
+    assert (policy["barrier"], policy["pii"], policy["min_lane"]) == ("reject", "redact", "entry")
     assert shell.admin("bank", "archive", space)["changed"] is True
     assert shell.admin("bank", "reopen", space)["changed"] is True
 
@@ -122,7 +128,9 @@ def test_teams_banks_and_policies(shell: Shell) -> None:
 def test_a_document_is_compared_and_applied(shell: Shell, tmp_path: Path) -> None:
     # Documents manage all groups and grants, so what other tests of this stack made is left to them.
     file = tmp_path / "access.yaml"
-    file.write_text(f"banks:\n  - bank: space:{shell.name}\n    name: Handbook\n    policy: {{barrier: reject}}\n")
+    file.write_text(
+        f"banks:\n  - bank: space:{shell.name}\n    name: Handbook\n    policy: {{barrier: reject}}\n"
+    )
     differences = shell.admin("apply", str(file), "--dry-run", code=4)["differences"]
     assert any(each["action"] == "add" and shell.name in each["name"] for each in differences)
     shell.admin("apply", str(file))
@@ -158,5 +166,7 @@ def test_leaving_revokes_the_laptop_s_own_key(shell: Shell) -> None:
     shell.admin("grant", "put", alice, f"project:{shell.name}-*", "read,write")
     key = shell.json("team", "join", shell.server, "--token", person, "--yes")["personal_key"]
     assert shell.json("team", "leave")["key_revoked"] is True
-    (found,) = [t for t in shell.admin("token", "list", "--principal", alice)["tokens"] if t["token_id"] == key]
+    (found,) = [
+        t for t in shell.admin("token", "list", "--principal", alice)["tokens"] if t["token_id"] == key
+    ]
     assert found["revoked_at"]

@@ -66,7 +66,9 @@ ACCESS: dict[str, tuple[list[Message], Message]] = {
     ),
 }
 # The same again changes nothing more, and then leaves no row.
-REPEATABLE = {"Push", "Forget", "RevokeToken", "LiftHold", "EraseMemories", *ACCESS} - {"CreatePersonalKey"}
+REPEATABLE = {"Push", "PushStream", "Forget", "RevokeToken", "LiftHold", "EraseMemories", "RetireDevice", *ACCESS} - {
+    "CreatePersonalKey"
+}
 
 
 async def stored(stack: RunningStack, token: str) -> str:
@@ -113,14 +115,22 @@ async def arrange(stack: RunningStack, method: MethodDescriptor, token: str) -> 
         return request
     if name == "Push":
         return sync_pb2.PushRequest(bank=BANK, records=[a_record(), a_record()])
+    if name == "PushStream":
+        return sync_pb2.PushStreamRequest(bank=BANK, sequence=1, records=[a_record()])
+    if name == "UpdateStatus":
+        return sync_pb2.UpdateStatusRequest(
+            bank=BANK, id=await stored(stack, token), version=1, status="suspect"
+        )
     if name == "Forget":
         return sync_pb2.ForgetRequest(bank=BANK, memory_ids=[await stored(stack, token)])
     if name == "RegisterDevice":
         return feed_pb2.RegisterDeviceRequest(bank=BANK, device_id=uuid.uuid4().hex)
-    if name == "AckErasures":
+    if name in ("AckErasures", "RetireDevice"):
         device = uuid.uuid4().hex
         register = feed_pb2.RegisterDeviceRequest(bank=BANK, device_id=device)
         await ask(stack, "feed", "/teamlore.feed.v1.FeedService/RegisterDevice", register, token)
+        if name == "RetireDevice":
+            return feed_pb2.RetireDeviceRequest(bank=BANK, device_id=device)
         return feed_pb2.AckErasuresRequest(bank=BANK, device_id=device, through_seq=1)
     held = "project:audit-held"
     if name == "PlaceHold":

@@ -16,6 +16,7 @@ from teamlore.index.v1 import index_pb2
 from teamlore.sync.v1 import sync_pb2
 
 from kit.serving import access_of
+from tests.integration.calls import first_answer
 from tests.integration.conftest import ROOT, RunningStack
 from tests.integration.garbage import Garbage, spoil
 from tests.test_descriptors import methods
@@ -32,6 +33,20 @@ def a_record() -> sync_pb2.Record:
     record.metadata["source"].string_value = "codex"
     record.occurred_at.FromSeconds(1_790_000_000)
     return record
+
+
+def a_status() -> sync_pb2.UpdateStatusRequest:
+    request = sync_pb2.UpdateStatusRequest(
+        bank=BANK,
+        id="nothere-2",
+        version=1,
+        status="suspect",
+        trust="extracted",
+        may_be_stale=True,
+        superseded_by="b" * 8,
+    )
+    request.last_verified.FromSeconds(1_790_000_000)
+    return request
 
 
 def a_grant() -> access_pb2.AccessGrant:
@@ -107,6 +122,9 @@ def valid_request(method: MethodDescriptor) -> Any:
         ),
         "ApplyAccess": access_pb2.ApplyAccessRequest(document=a_document()),
         "Push": sync_pb2.PushRequest(bank=BANK, records=[a_record(), a_record()]),
+        "PushStream": sync_pb2.PushStreamRequest(bank=BANK, sequence=1, records=[a_record(), a_record()]),
+        "GetMemories": sync_pb2.GetMemoriesRequest(bank=BANK, memory_ids=["nothere-1"]),
+        "UpdateStatus": a_status(),
         "Forget": sync_pb2.ForgetRequest(bank=BANK, memory_ids=["nothere-1"], erase=True),
         "ListChanges": feed_pb2.ListChangesRequest(bank=BANK),
         "WatchChanges": feed_pb2.WatchChangesRequest(bank=BANK),
@@ -114,6 +132,8 @@ def valid_request(method: MethodDescriptor) -> Any:
         "GetDigest": feed_pb2.GetDigestRequest(bank=BANK),
         "ListLive": feed_pb2.ListLiveRequest(bank=BANK),
         "RegisterDevice": feed_pb2.RegisterDeviceRequest(bank=BANK, device_id="0" * 32),
+        "ListDevices": feed_pb2.ListDevicesRequest(bank=BANK, page_size=3),
+        "RetireDevice": feed_pb2.RetireDeviceRequest(bank=BANK, device_id="0" * 32),
         "AckErasures": feed_pb2.AckErasuresRequest(bank=BANK, device_id="0" * 32, through_seq=1),
         "PlaceHold": compliance_pb2.PlaceHoldRequest(bank="project:garbage-held", matter="M-1"),
         "LiftHold": compliance_pb2.LiftHoldRequest(bank="project:garbage-held", hold_id="0" * 32),
@@ -150,9 +170,7 @@ async def call(
     answer = b""
     try:
         if method.server_streaming:
-            stream = channel.unary_stream(path)(raw, metadata=metadata, timeout=10)
-            answer = await stream.read()
-            stream.cancel()
+            answer = await first_answer(channel, method, raw, metadata, 10)
         else:
             answer = await channel.unary_unary(path)(raw, metadata=metadata, timeout=20)
         return "OK", [], answer

@@ -131,7 +131,9 @@ async def test_different_texts_that_the_model_cannot_tell_apart_are_all_stored(
     assert await push(stack, who, bank, record(SENTENCE * 19)) == [("stored", "")]
 
 
-async def test_search_and_push_are_answered_while_a_hundred_long_texts_are_indexed(stack: RunningStack) -> None:
+async def test_search_and_push_are_answered_while_a_hundred_long_texts_are_indexed(
+    stack: RunningStack,
+) -> None:
     who, bank, other = await person(stack), fresh_bank(), fresh_bank()
     await push(stack, who, other, record(QUEUE))
     await found(stack, who, other, QUEUE, 1)

@@ -32,9 +32,7 @@ SERVICES = ("auth", "sync", "feed", "compliance", "index")
 def addresses(stack: RunningStack) -> Iterator[dict[str, tuple[str, str]]]:
     """Two replicas of each service."""
     with contextlib.ExitStack() as open_:
-        yield {
-            name: (stack.address(name), open_.enter_context(replica(stack, name))) for name in SERVICES
-        }
+        yield {name: (stack.address(name), open_.enter_context(replica(stack, name))) for name in SERVICES}
 
 
 def knock(name: str, channel: grpc.aio.Channel) -> Callable[[Any], Awaitable[Any]]:
@@ -43,10 +41,12 @@ def knock(name: str, channel: grpc.aio.Channel) -> Callable[[Any], Awaitable[Any
         stub = auth_pb2_grpc.AuthServiceStub(channel)
         return lambda who: stub.WhoAmI(auth_pb2.WhoAmIRequest(bank=BANK), metadata=who, timeout=10)
     if name == "sync":
+
         def push(who: Any) -> Any:
             record = sync_pb2.Record(id=uuid.uuid4().hex[:16], text=f"{uuid.uuid4()} {uuid.uuid4()}")
             request = sync_pb2.PushRequest(bank=BANK, records=[record])
             return RunningStack.sync(None, channel).Push(request, metadata=who, timeout=10)  # type: ignore[arg-type]
+
         return push
     if name == "feed":
         return lambda who: RunningStack.feed(None, channel).GetHead(  # type: ignore[arg-type]
@@ -54,12 +54,16 @@ def knock(name: str, channel: grpc.aio.Channel) -> Callable[[Any], Awaitable[Any
         )
     if name == "compliance":
         holds = compliance_pb2_grpc.ComplianceServiceStub(channel)
-        return lambda who: holds.ListHolds(compliance_pb2.ListHoldsRequest(bank=BANK), metadata=who, timeout=10)
+        return lambda who: holds.ListHolds(
+            compliance_pb2.ListHoldsRequest(bank=BANK), metadata=who, timeout=10
+        )
     search = index_pb2_grpc.IndexServiceStub(channel)
     return lambda who: search.Search(index_pb2.SearchRequest(bank=BANK, query="x"), metadata=who, timeout=10)
 
 
-async def refused_after(name: str, address: str, who: Any, revoked_at: asyncio.Future[float]) -> tuple[str, float]:
+async def refused_after(
+    name: str, address: str, who: Any, revoked_at: asyncio.Future[float]
+) -> tuple[str, float]:
     """Calls in a loop until refused; gives the reason and the seconds since the revocation was answered."""
     async with grpc.aio.insecure_channel(address) as channel:
         call = knock(name, channel)
@@ -85,13 +89,19 @@ async def stream_ends_after(address: str, who: Any, revoked_at: asyncio.Future[f
         return "ended without a reason", 0.0
 
 
-async def one_round(stack: RunningStack, addresses: dict[str, tuple[str, str]]) -> dict[str, tuple[str, float]]:
+async def one_round(
+    stack: RunningStack, addresses: dict[str, tuple[str, str]]
+) -> dict[str, tuple[str, float]]:
     """Revokes a token under load; what each replica and stream answered, and after how many seconds."""
     who = stack.credential(await stack.token(f"user:{uuid.uuid4().hex[:8]}", (BANK, "read write comply")))
     revoked_at: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-    places = {f"{name} {i}": (name, address) for name, pair in addresses.items() for i, address in enumerate(pair)}
+    places = {
+        f"{name} {i}": (name, address) for name, pair in addresses.items() for i, address in enumerate(pair)
+    }
     calls = [asyncio.create_task(refused_after(*place, who, revoked_at)) for place in places.values()]
-    streams = [asyncio.create_task(stream_ends_after(address, who, revoked_at)) for address in addresses["feed"]]
+    streams = [
+        asyncio.create_task(stream_ends_after(address, who, revoked_at)) for address in addresses["feed"]
+    ]
     await asyncio.sleep(0.4)
     async with stack.channel("auth") as channel:
         told = await auth_pb2_grpc.AuthServiceStub(channel).WhoAmI(auth_pb2.WhoAmIRequest(), metadata=who)
@@ -103,13 +113,17 @@ async def one_round(stack: RunningStack, addresses: dict[str, tuple[str, str]]) 
     return dict(zip(names, await asyncio.gather(*calls, *streams), strict=True))
 
 
-async def test_a_revoked_token_ends_everywhere(stack: RunningStack, addresses: dict[str, tuple[str, str]]) -> None:
+async def test_a_revoked_token_ends_everywhere(
+    stack: RunningStack, addresses: dict[str, tuple[str, str]]
+) -> None:
     for _ in range(ROUNDS):
         seen = await asyncio.wait_for(one_round(stack, addresses), 60)
         assert {reason for reason, _ in seen.values()} == {"CREDENTIAL_REVOKED"}, seen
 
 
-async def ended(stack: RunningStack, principal: str, address: str, take: Callable[[Any, Any], Awaitable[Any]]) -> str:
+async def ended(
+    stack: RunningStack, principal: str, address: str, take: Callable[[Any, Any], Awaitable[Any]]
+) -> str:
     """How an open stream of `principal` ends once `take` has taken its access away."""
     who = stack.credential(await stack.token(principal, ("project:none", "read")))
     revoked_at: asyncio.Future[float] = asyncio.get_running_loop().create_future()
@@ -122,7 +136,9 @@ async def ended(stack: RunningStack, principal: str, address: str, take: Callabl
     return (await asyncio.wait_for(watching, 20))[0]
 
 
-async def test_whatever_is_taken_ends_the_stream(stack: RunningStack, addresses: dict[str, tuple[str, str]]) -> None:
+async def test_whatever_is_taken_ends_the_stream(
+    stack: RunningStack, addresses: dict[str, tuple[str, str]]
+) -> None:
     """A grant, a membership of a group, a deny, a suspension."""
     admin = stack.credential(stack.admin)
     here = addresses["feed"][1]
@@ -140,10 +156,22 @@ async def test_whatever_is_taken_ends_the_stream(stack: RunningStack, addresses:
     empty = access_pb2.PutGroupRequest(group="team:taken")
     deny = access_pb2.PutGrantRequest(grant=rule("user:taken-deny", "deny"))
     suspend = access_pb2.SuspendPrincipalRequest(principal="user:taken-all")
-    assert await ended(stack, "user:taken-grant", here, lambda a, m: a.DeleteGrant(grant, metadata=m)) == "PERMISSION_DENIED"
-    assert await ended(stack, "user:taken-group", here, lambda a, m: a.PutGroup(empty, metadata=m)) == "PERMISSION_DENIED"
-    assert await ended(stack, "user:taken-deny", here, lambda a, m: a.PutGrant(deny, metadata=m)) == "PERMISSION_DENIED"
-    assert await ended(stack, "user:taken-all", here, lambda a, m: a.SuspendPrincipal(suspend, metadata=m)) == "ACCESS_REVOKED"
+    assert (
+        await ended(stack, "user:taken-grant", here, lambda a, m: a.DeleteGrant(grant, metadata=m))
+        == "PERMISSION_DENIED"
+    )
+    assert (
+        await ended(stack, "user:taken-group", here, lambda a, m: a.PutGroup(empty, metadata=m))
+        == "PERMISSION_DENIED"
+    )
+    assert (
+        await ended(stack, "user:taken-deny", here, lambda a, m: a.PutGrant(deny, metadata=m))
+        == "PERMISSION_DENIED"
+    )
+    assert (
+        await ended(stack, "user:taken-all", here, lambda a, m: a.SuspendPrincipal(suspend, metadata=m))
+        == "ACCESS_REVOKED"
+    )
 
 
 def backends_of(postmaster: int) -> list[int]:
@@ -227,4 +255,3 @@ async def test_auth_away_and_back(stack: RunningStack) -> None:
             except grpc.aio.AioRpcError as error:
                 assert outcome_of(error).reason == "DEPENDENCY_UNAVAILABLE" and time.monotonic() < deadline
                 await asyncio.sleep(0.1)
-

@@ -77,6 +77,17 @@ class Connection:
                 pause *= 2
 
 
+def pause_or_raise(error: grpc.RpcError, patient: tuple[str, ...], progress: bool, end: float) -> float:
+    """Return how long to wait before a stream is opened again. Raises what the error means where that is no use."""
+    failure, asked = _failure(error)
+    away = isinstance(failure, ServerUnreachable)
+    wait = asked if asked is not None else (0.0 if progress else _FIRST_PAUSE)
+    asked_to_wait = asked is not None and isinstance(failure, Refused) and failure.reason in patient
+    if not (away or asked_to_wait) or (not progress and not asked_to_wait and time.monotonic() + wait > end):
+        raise failure from None
+    return wait
+
+
 def _channel(target: Target) -> grpc.Channel:
     options = [
         ("grpc.enable_retries", 0),  # ours are bounded and read RetryInfo

@@ -90,6 +90,9 @@ def reopen_bank(bank: BankId, server: Server = "", project: Project = Path("."),
 def put_policy(
     bank: BankId,
     barrier: Annotated[str | None, typer.Option(help="Secrets in a text: redact, reject or off.")] = None,
+    pii: Annotated[
+        str | None, typer.Option(help="Addresses, phone numbers and the like: off, redact or reject.")
+    ] = None,
     near_duplicates: Annotated[str | None, typer.Option(help="skip, warn or off.")] = None,
     near_duplicate_threshold: Annotated[
         float | None, typer.Option(help="From which cosine on a text is a near-duplicate, 0.5 to 1.")
@@ -117,6 +120,7 @@ def put_policy(
     """Change a bank's policy; what you do not name stays as it is."""
     given = {
         "barrier": barrier,
+        "pii": pii,
         "near_duplicates": near_duplicates,
         "near_duplicate_threshold": near_duplicate_threshold,
         "classification": classification,

@@ -10,7 +10,7 @@ import typer
 
 from teamlore_client._address import Address, parse_address
 from teamlore_client._cli import Exit, Here, Json, Project, Stop, here, refusal
-from teamlore_client._errors import Refused, ServerUnreachable
+from teamlore_client._errors import Refused, ServerUnreachable, TeamloreError
 from teamlore_client._membership import TOKEN_VARIABLE, Membership
 from teamlore_client._memory import FieldInvalid, Memory
 from teamlore_client._pull import Place
@@ -198,6 +198,7 @@ def leave(
             if not keep_mirror:
                 done = at.laptop.store.erase(theirs)
                 purged, gone = len(done.erased), done.gone
+            retired = _retire(at, membership)
             revoked = _revoke_own(at, membership)
             at.laptop.memberships.leave(at.bank)
             at.laptop.state.leave(at.bank)
@@ -211,7 +212,18 @@ def leave(
                 f"the server did not hear of it: the key {membership.key_id} still works until it ends;"
                 f" revoke it with `teamlore admin token revoke {membership.key_id}`"
             )
-        value = {"bank": at.bank, "purged": purged, "gone": gone, "key_revoked": revoked}
+        if not retired:
+            lines.append(
+                f"the server did not hear that this laptop left: receipts go on naming {membership.device_id}"
+                " as unconfirmed until an admin of the bank retires it"
+            )
+        value = {
+            "bank": at.bank,
+            "purged": purged,
+            "gone": gone,
+            "device_retired": retired,
+            "key_revoked": revoked,
+        }
         at.out.answer(value, lines)
 
 
@@ -273,6 +285,19 @@ def _key_of(at: Here, address: Address, given: _Given, who: Identity) -> "Person
         return mint_key(address, session.secret, at.bank)
     finally:
         revoke_session(session)
+
+
+def _retire(at: Here, membership: Membership) -> bool:
+    """Tell the server that this laptop is no mirror any more; False where it did not hear."""
+    token = at.laptop.memberships.token(at.bank)
+    if token is None:
+        return False
+    try:
+        with at.dial(membership.url, token) as client:
+            client.retire_device(at.bank, membership.device_id)
+    except TeamloreError:
+        return False
+    return True
 
 
 def _revoke_own(at: Here, membership: Membership) -> bool | None:

@@ -33,21 +33,24 @@ class Erasure:
     """True when no file holds their bytes any more; else a later opener finishes it."""
 
 
-def delete_rows(connection: apsw.Connection, ids: Iterable[str], seqs: Mapping[str, int]) -> tuple[str, ...]:
-    """Delete memories with their words and vectors; the same commit enters them among the pending ones."""
+def delete_rows(
+    connection: apsw.Connection, ids: Iterable[str], seqs: Mapping[str, int], bank: str | None = None
+) -> tuple[str, ...]:
+    """Delete memories with their words and vectors, of one bank or of any; the same commit enters them as pending."""
     wanted = list(dict.fromkeys(ids))
     deleted: list[str] = []
     for start in range(0, len(wanted), _IDS_A_TRANSACTION):
         with writing(connection):
             for id_ in wanted[start : start + _IDS_A_TRANSACTION]:
                 rows = connection.execute(
-                    "DELETE FROM memories WHERE id = ? RETURNING bank", (id_,)
+                    "DELETE FROM memories WHERE id = ?1 AND (?2 IS NULL OR bank = ?2) RETURNING bank",
+                    (id_, bank),
                 ).fetchall()
-                for (bank,) in rows:
+                for (of_bank,) in rows:
                     connection.execute(
                         "INSERT INTO unacknowledged_erasures (bank, id, seq) VALUES (?1, ?2, ?3)"
                         " ON CONFLICT (bank, id) DO UPDATE SET seq = max(seq, excluded.seq)",
-                        (bank, id_, seqs.get(id_, 0)),
+                        (of_bank, id_, seqs.get(id_, 0)),
                     )
                     deleted.append(id_)
             if deleted and _keeps_a_dead_word(connection):

@@ -18,6 +18,9 @@ Scalar = str | bool | int | float
 _WIRE_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 _BANK_ID = re.compile(r"[A-Za-z0-9._:@-]{1,255}")
 _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that are drawn as nothing
+STATUSES = ("current", "suspect", "contradicted", "superseded")
+HIDDEN = ("contradicted", "superseded")
+"""Statuses that leave recall; a list still shows them, marked."""
 DERIVATIONS = ("fact", "observation", "model")
 
 
@@ -76,6 +79,22 @@ def scope_of(bank: str) -> Scope:
 
 
 @dataclass(frozen=True)
+class Standing:
+    """What the team holds of a memory now; changes while the text does not."""
+
+    version: int = 1
+    """Grows with each change."""
+    status: str = "current"
+    """`current`, `suspect`, `contradicted` or `superseded`."""
+    trust: str = "extracted"
+    """`extracted`, `agent_inferred`, `agent_verified` or `human`."""
+    may_be_stale: bool = False
+    superseded_by: str = ""
+    """The id of the memory that took its place."""
+    last_verified: datetime | None = None
+
+
+@dataclass(frozen=True)
 class Memory:
     """One immutable text with what is known about it."""
 
@@ -94,6 +113,7 @@ class Memory:
     """`fact`, `observation` or `model`; only facts are ever pushed."""
     author: str | None = None
     """The principal whom the server stamped; None on what was made here."""
+    standing: Standing = Standing()
 
 
 def visible(text: str) -> bool:
@@ -137,7 +157,14 @@ def check(memory: Memory) -> None:
             raise FieldInvalid("metadata", "values must be strings, booleans or numbers up to 2^53")
     if memory.derivation not in DERIVATIONS:
         raise FieldInvalid("derivation", f"must be one of {', '.join(DERIVATIONS)}")
-    for name, moment in (("created_at", memory.created_at), ("occurred_at", memory.occurred_at)):
+    if memory.standing.status not in STATUSES:
+        raise FieldInvalid("status", f"must be one of {', '.join(STATUSES)}")
+    moments = {
+        "created_at": memory.created_at,
+        "occurred_at": memory.occurred_at,
+        "last_verified": memory.standing.last_verified,
+    }
+    for name, moment in moments.items():
         if moment is not None and moment.tzinfo is None:
             raise FieldInvalid(name, "must carry a time zone")
 

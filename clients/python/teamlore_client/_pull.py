@@ -78,10 +78,13 @@ def apply(laptop: Laptop, bank: str, changes: Sequence[Change], place: Place, co
 
 
 def erase(laptop: Laptop, bank: str, gone: Mapping[str, int], counts: Pulled) -> None:
-    """Erase from disk what was erased for the team; a copy that its author withheld stays the author's."""
+    """Erase from disk what was erased for the team; a copy that its author withheld stays the author's.
+
+    A tombstone binds its own bank: who may forget there reaches no other bank's memory by knowing its id.
+    """
     wanted = gone.keys() - laptop.state.withheld(bank)
     if wanted:
-        counts.erased += len(laptop.store.erase(sorted(wanted), seqs=gone).erased)
+        counts.erased += len(laptop.store.erase(sorted(wanted), seqs=gone, bank=bank).erased)
 
 
 def mirror(laptop: Laptop, bank: str, memories: Sequence[Memory], counts: Pulled) -> frozenset[str]:
@@ -89,6 +92,8 @@ def mirror(laptop: Laptop, bank: str, memories: Sequence[Memory], counts: Pulled
     here = laptop.store.known(memory.id for memory in memories)
     mine = _own(laptop, bank)
     suppressed = laptop.state.suppressed(bank)
+    # Also of one's own: what the team holds of a memory is not its author's alone to say.
+    laptop.store.put_standing([memory for memory in memories if memory.id in here and _sound(memory)])
     wanted: list[Memory] = []
     for memory in memories:
         if memory.id in suppressed:
@@ -108,13 +113,8 @@ def _own(laptop: Laptop, bank: str) -> frozenset[str]:
 
 
 def _stored(laptop: Laptop, wanted: Sequence[Memory], here: frozenset[str], counts: Pulled) -> frozenset[str]:
-    sound: list[Memory] = []
-    for memory in wanted:
-        try:
-            check(memory)
-            sound.append(memory)
-        except FieldInvalid:  # one bad row must not stop all that follow it
-            counts.unreadable += 1
+    sound = [memory for memory in wanted if _sound(memory)]
+    counts.unreadable += len(wanted) - len(sound)  # one bad row must not stop all that follow it
     if not sound:
         return frozenset()
     vectors = laptop.embed([memory.text for memory in sound])
@@ -128,6 +128,14 @@ def _stored(laptop: Laptop, wanted: Sequence[Memory], here: frozenset[str], coun
     counts.stored += len(mirrored.stored)
     counts.unreadable += len(mirrored.refused)
     return frozenset(mirrored.stored + mirrored.unchanged)
+
+
+def _sound(memory: Memory) -> bool:
+    try:
+        check(memory)
+    except FieldInvalid:
+        return False
+    return True
 
 
 def _repeats_own(laptop: Laptop, memory: Memory, vector: Sequence[float]) -> bool:

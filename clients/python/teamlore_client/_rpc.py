@@ -1,6 +1,6 @@
 """The team's services over gRPC, as a laptop calls them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
 from teamlore.compliance.v1 import compliance_pb2, compliance_pb2_grpc
@@ -10,6 +10,7 @@ from teamlore.sync.v1 import sync_pb2, sync_pb2_grpc
 from teamlore_client._address import Address
 from teamlore_client._calls import Connection
 from teamlore_client._memory import Memory
+from teamlore_client._streaming import push_stream
 from teamlore_client._wire import (
     Answer,
     Batch,
@@ -21,6 +22,8 @@ from teamlore_client._wire import (
     change_of,
     record_of,
 )
+
+_LEAVING_SECONDS = 3.0
 
 
 class TeamClient(Connection):
@@ -49,6 +52,12 @@ class TeamClient(Connection):
         answer = self.call(self._sync.Push, request)
         return tuple(Answer(each.id, each.status, each.reason, each.duplicate_of) for each in answer.results)
 
+    def push_stream(
+        self, bank: str, batches: Iterator[Sequence[Memory]]
+    ) -> Iterator[tuple[Sequence[Memory], tuple[Answer, ...]]]:
+        """Store any number of batches of 1 to 100; give each with its answers, in order, as they are committed."""
+        return push_stream(self._sync.PushStream, self._metadata, bank, batches)
+
     def list_changes(self, bank: str, cursor: str, limit: int) -> Batch:
         """Return the page of the feed after a cursor; an empty one is the beginning."""
         request = feed_pb2.ListChangesRequest(bank=bank, cursor=cursor, limit=limit)
@@ -75,6 +84,11 @@ class TeamClient(Connection):
     def register_device(self, bank: str, device: str) -> None:
         """Make this laptop known as a mirror, so that erasures wait for its word."""
         self.call(self._feed.RegisterDevice, feed_pb2.RegisterDeviceRequest(bank=bank, device_id=device))
+
+    def retire_device(self, bank: str, device: str) -> None:
+        """Say, once and without waiting long, that this laptop is no mirror of the bank any more."""
+        request = feed_pb2.RetireDeviceRequest(bank=bank, device_id=device)
+        self.call(self._feed.RetireDevice, request, once=True, seconds=_LEAVING_SECONDS)
 
     def ack_erasures(self, bank: str, device: str, through_seq: int) -> None:
         """Confirm that nothing erased at or below the seq is left in this laptop's files."""

@@ -6,7 +6,7 @@ import apsw
 
 from teamlore_client._memory import DIMENSION
 
-VERSION = 1
+VERSION = 2
 
 SCHEMA = f"""
 -- row is what the word and vector indexes refer to; a text key's hidden rowid may change under VACUUM.
@@ -63,6 +63,19 @@ CREATE TABLE unacknowledged_erasures (
 
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 """
+
+STANDING = """
+ALTER TABLE memories ADD COLUMN version INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE memories ADD COLUMN status TEXT NOT NULL DEFAULT 'current'
+    CHECK (status IN ('current', 'suspect', 'contradicted', 'superseded'));
+ALTER TABLE memories ADD COLUMN trust TEXT NOT NULL DEFAULT 'extracted';
+ALTER TABLE memories ADD COLUMN may_be_stale INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE memories ADD COLUMN superseded_by TEXT NOT NULL DEFAULT '';
+ALTER TABLE memories ADD COLUMN last_verified INTEGER;    -- microseconds since 1970, UTC
+"""
+"""What version 2 adds; a new file gets it after the rest, so that both come out alike."""
+
+STEPS = {1: SCHEMA, 2: STANDING}
 
 
 def load_vectors(connection: apsw.Connection) -> None:

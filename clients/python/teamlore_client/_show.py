@@ -153,8 +153,17 @@ def _item(memory: Memory, text: str) -> Text:
     if memory.author is not None:
         item.append(" ")
         item.append(label(memory.author), style="cyan")
+    item.append(marks(memory), style="yellow")
     item.append(f" {text}")
     return item
+
+
+def marks(memory: Memory) -> str:
+    """Return ` [suspect]` and the like, where the team holds something against a memory."""
+    standing = memory.standing
+    words = [] if standing.status == "current" else [standing.status]
+    words += ["may be stale"] if standing.may_be_stale else []
+    return "".join(f" [{shown(word)}]" for word in words)
 
 
 def details(memory: Memory, standing: str) -> list[Text]:
@@ -168,6 +177,11 @@ def details(memory: Memory, standing: str) -> list[Text]:
         ("kind", memory.fact_type or ""),
         ("tags", ", ".join(memory.tags)),
         ("team", standing),
+        ("status", "" if memory.standing.status == "current" else memory.standing.status),
+        ("trust", "" if memory.standing.trust == "extracted" else memory.standing.trust),
+        ("stale", "it may no longer hold" if memory.standing.may_be_stale else ""),
+        ("now", memory.standing.superseded_by),
+        ("verified", minute(memory.standing.last_verified) if memory.standing.last_verified else ""),
     ]
     lines = []
     for name, value in fields:
@@ -198,4 +212,10 @@ def as_json(memory: Memory) -> dict[str, Any]:
         "occurred_at": memory.occurred_at.isoformat() if memory.occurred_at else None,
         "created_at": memory.created_at.isoformat(),
         "saved_by": memory.author,
+        "status": memory.standing.status,
+        "trust": memory.standing.trust,
+        "may_be_stale": memory.standing.may_be_stale,
+        "superseded_by": memory.standing.superseded_by or None,
+        "last_verified": memory.standing.last_verified.isoformat() if memory.standing.last_verified else None,
+        "version": memory.standing.version,
     }

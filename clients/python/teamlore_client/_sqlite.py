@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -105,13 +105,13 @@ def reading(connection: apsw.Connection, sql: str, bindings: Row = ()) -> list[R
         connection.set_progress_handler(None)
 
 
-def apply_schema(connection: apsw.Connection, path: Path, version: int, schema: str) -> None:
-    """Create the schema in a new file; refuse a file of a newer release."""
-    if _version(connection) == 0:
+def apply_schema(connection: apsw.Connection, path: Path, version: int, steps: Mapping[int, str]) -> None:
+    """Bring the file from its version to this release's, step by step; refuse a file of a newer release."""
+    if _version(connection) < version:
         with writing(connection):
-            if _version(connection) == 0:  # another process may have been first
-                connection.execute(schema)
-                connection.execute(f"PRAGMA user_version={version}")
+            for step in range(_version(connection) + 1, version + 1):  # another process may have been first
+                connection.execute(steps[step])
+                connection.execute(f"PRAGMA user_version={step}")
     if (found := _version(connection)) > version:
         raise StoreTooNew(path, found, version)
 

@@ -96,7 +96,7 @@ class SyncState:
         """Open or create `sync.db`. Raises StoreTooNew."""
         self._connection = connect(path)
         try:
-            apply_schema(self._connection, path, _VERSION, _SCHEMA)
+            apply_schema(self._connection, path, _VERSION, {1: _SCHEMA})
         except BaseException:
             self._connection.close()
             raise

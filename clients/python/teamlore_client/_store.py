@@ -16,17 +16,19 @@ from teamlore_client import _erase
 from teamlore_client._erase import Erasure, PendingErasure
 from teamlore_client._memory import (
     DIMENSION,
+    HIDDEN,
     AmbiguousId,
     FieldInvalid,
     Memory,
     Scalar,
     Scope,
+    Standing,
     UnknownId,
     check,
     may_start_id,
     packed,
 )
-from teamlore_client._schema import SCHEMA, VERSION, load_vectors
+from teamlore_client._schema import STEPS, VERSION, load_vectors
 from teamlore_client._sqlite import Row, apply_schema, connect, fetched, reading, writing
 
 Ids = list[str]
@@ -35,7 +37,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _FIELDS = (
     "id, bank, visibility, team_id, client_id, user_id, text, tags, metadata, fact_type, derivation,"
-    " occurred_at, created_at, author"
+    " occurred_at, created_at, author, version, status, trust, may_be_stale, superseded_by, last_verified"
 )
 _RANK_CONSTANT = 60  # of reciprocal rank fusion, as its authors set it
 _LIST_LIMIT = 1_000
@@ -104,7 +106,7 @@ class Store:
         self._connection = connect(path, load_vectors)
         self._embedder = embedder
         try:
-            apply_schema(self._connection, path, VERSION, SCHEMA)
+            apply_schema(self._connection, path, VERSION, STEPS)
             if embedder is not None:
                 self._record_embedder(embedder)
             _erase.settle(self._connection, wait=0)
@@ -149,6 +151,16 @@ class Store:
                 else:
                     (unchanged if self._same(memory) else refused).append(memory.id)
         return Mirrored(tuple(stored), tuple(unchanged), tuple(refused))
+
+    def put_standing(self, memories: Sequence[Memory]) -> None:
+        """Take over what the team holds of memories that are here, own ones too; others are passed over."""
+        with writing(self._connection):
+            for memory in memories:
+                self._connection.execute(
+                    "UPDATE memories SET version = ?, status = ?, trust = ?, may_be_stale = ?, superseded_by = ?,"
+                    " last_verified = ? WHERE id = ? AND bank = ? AND version <> ?",
+                    (*_standing_row(memory.standing), memory.id, memory.bank, memory.standing.version),
+                )
 
     def get(self, given: str) -> Memory:
         """Return the memory with this id, or the one whose id starts so. Raises UnknownId or AmbiguousId."""
@@ -230,6 +242,12 @@ class Store:
         for ranking in ([row for row, _ in near], self._with_words(bank, text, depth)):
             for rank, row in enumerate(ranking, start=1):
                 scores[row] = scores.get(row, 0.0) + 1 / (_RANK_CONSTANT + rank)
+        # What the team holds to be wrong or outdated is not recalled; a list and `get` still show it.
+        hidden = (
+            "SELECT row FROM memories WHERE row IN (SELECT value FROM json_each(?1)) AND status IN (?2, ?3)"
+        )
+        for (row,) in self._read(hidden, (json.dumps(list(scores)), *HIDDEN)):
+            del scores[row]
         best = heapq.nlargest(limit, scores, key=lambda row: (scores[row], -distances.get(row, 2.0), row))
         hits = []
         for row in best:
@@ -242,14 +260,20 @@ class Store:
         return tuple(hits)
 
     def erase(
-        self, ids: Iterable[str], *, seqs: Mapping[str, int] | None = None, wait: float = 2.0
+        self,
+        ids: Iterable[str],
+        *,
+        seqs: Mapping[str, int] | None = None,
+        wait: float = 2.0,
+        bank: str | None = None,
     ) -> Erasure:
-        """Erase memories from disk; unknown ids are passed over. `seqs` are the tombstones that asked for it.
+        """Erase memories from disk; unknown ids are passed over, and those that are not of `bank` where it is given.
 
+        `seqs` are the tombstones that asked for it.
         They are out of every answer at once. When another process reads for longer than `wait` seconds the
         answer's `gone` is False, and the next opener, or `settle`, finishes it.
         """
-        erased = _erase.delete_rows(self._connection, ids, seqs or {})
+        erased = _erase.delete_rows(self._connection, ids, seqs or {}, bank)
         return Erasure(erased, self.settle(wait))
 
     def settle(self, wait: float = 2.0) -> bool:
@@ -351,6 +375,18 @@ def _row(memory: Memory) -> Row:
         None if memory.occurred_at is None else _micros(memory.occurred_at),
         _micros(memory.created_at),
         memory.author,
+        *_standing_row(memory.standing),
+    )
+
+
+def _standing_row(standing: Standing) -> Row:
+    return (
+        standing.version,
+        standing.status,
+        standing.trust,
+        int(standing.may_be_stale),
+        standing.superseded_by,
+        None if standing.last_verified is None else _micros(standing.last_verified),
     )
 
 
@@ -370,6 +406,12 @@ def _memory(row: Row) -> Memory:
         occurred,
         created,
         author,
+        version,
+        status,
+        trust,
+        stale,
+        successor,
+        verified,
     ) = row
     return Memory(
         id=id_,
@@ -383,4 +425,12 @@ def _memory(row: Row) -> Memory:
         fact_type=fact_type,
         derivation=derivation,
         author=author,
+        standing=Standing(
+            version,
+            status,
+            trust,
+            bool(stale),
+            successor,
+            None if verified is None else _EPOCH + verified * _MICROSECOND,
+        ),
     )

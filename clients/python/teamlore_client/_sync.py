@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain, islice
 
 from teamlore_client import _pull
 from teamlore_client._errors import AnswerWrong, Busy, DigestMismatch, Refused
@@ -15,6 +16,8 @@ from teamlore_client._state import Page, Pushed
 from teamlore_client._wire import Answer, Change, Team
 
 PULL_PAGE = 500
+STREAM_FROM = 1_000
+"""Records; more than these go through one stream, without all of them being read into memory."""
 ANSWERS = ("stored", "unchanged", "duplicate", "rejected")
 _LOST_PLACE = ("CURSOR_DIVERGED", "CURSOR_BEFORE_HORIZON", "CURSOR_INVALID")
 # The wire tells why a record was rejected in words alone, so these are part of it: the server has the same constant.
@@ -144,15 +147,24 @@ class _Sync:
 
     def _push(self) -> None:
         share_captured = self.membership.share_captured
-        waiting = list(queue(self.laptop.store, self.state, self.bank, share_captured=share_captured))
-        for batch in _batches(waiting):
-            if size(batch[0]) > PUSH_BYTES:  # alone in its batch
-                self._record((Answer(batch[0].id, "rejected", "too large to be sent"),))
-                continue
-            answers = self.team.push(self.bank, batch)
+        waiting = queue(self.laptop.store, self.state, self.bank, share_captured=share_captured)
+        few = list(islice(waiting, STREAM_FROM + 1))
+        batches = self._sendable(_batches(chain(few, waiting)))
+        if len(few) > STREAM_FROM:
+            answered = self.team.push_stream(self.bank, batches)
+        else:
+            answered = ((batch, self.team.push(self.bank, batch)) for batch in batches)
+        for batch, answers in answered:
             if [each.id for each in answers] != [memory.id for memory in batch]:
                 raise AnswerWrong("the server did not answer each pushed record in order")
             self._record(answers)
+
+    def _sendable(self, batches: Iterator[list[Memory]]) -> Iterator[list[Memory]]:
+        for batch in batches:
+            if size(batch[0]) > PUSH_BYTES:  # alone in its batch
+                self._record((Answer(batch[0].id, "rejected", "too large to be sent"),))
+            else:
+                yield batch
 
     def _record(self, answers: Iterable[Answer]) -> None:
         recorded: dict[str, Pushed] = {}
@@ -247,7 +259,7 @@ class _Sync:
         self.done.erasures_confirmed = True
 
 
-def _batches(waiting: list[Memory]) -> Iterator[list[Memory]]:
+def _batches(waiting: Iterable[Memory]) -> Iterator[list[Memory]]:
     batch: list[Memory] = []
     taken = 0
     for memory in waiting:

@@ -1,7 +1,7 @@
 """What travels between a laptop and its team, inside frozen dataclasses; the wire's own messages end here."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from teamlore.feed.v1 import feed_pb2
 from teamlore.sync.v1 import sync_pb2
 
-from teamlore_client._memory import Memory, Scalar, scope_of
+from teamlore_client._memory import Memory, Scalar, Standing, scope_of
 
 CREATED_AT = "_created_at"
 
@@ -101,6 +101,9 @@ class Team(Protocol):
 
     def who_am_i(self, bank: str) -> Identity: ...
     def push(self, bank: str, memories: Sequence[Memory]) -> tuple[Answer, ...]: ...
+    def push_stream(
+        self, bank: str, batches: Iterator[Sequence[Memory]]
+    ) -> Iterator[tuple[Sequence[Memory], tuple[Answer, ...]]]: ...
     def list_changes(self, bank: str, cursor: str, limit: int) -> Batch: ...
     def get_head(self, bank: str) -> Head: ...
     def get_digest(self, bank: str) -> ServerDigest: ...
@@ -146,6 +149,14 @@ def change_of(bank: str, change: feed_pb2.Change) -> Change:
         fact_type=change.fact_type or None,
         derivation=change.derivation or "fact",
         author=change.author or "unknown",
+        standing=Standing(
+            version=change.version or 1,
+            status=change.status or "current",
+            trust=change.trust or "extracted",
+            may_be_stale=change.may_be_stale,
+            superseded_by=change.superseded_by,
+            last_verified=_moment(change.last_verified) if change.HasField("last_verified") else None,
+        ),
     )
     return Change(change.id, change.seq, memory)
 

@@ -120,7 +120,9 @@ class FakeAccess:
 
 def refuse(context: Any, reason: str, metadata: Any, field_name: str = "") -> None:
     status = status_pb2.Status(code=grpc.StatusCode.PERMISSION_DENIED.value[0], message="as told")
-    details: list[Any] = [error_details_pb2.ErrorInfo(domain="teamlore.dev", reason=reason, metadata=metadata)]
+    details: list[Any] = [
+        error_details_pb2.ErrorInfo(domain="teamlore.dev", reason=reason, metadata=metadata)
+    ]
     if named := metadata.get("field", field_name):
         violation = error_details_pb2.BadRequest.FieldViolation(field=named, description="bad")
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
@@ -144,7 +146,9 @@ def _servicer(base: type, fake: FakeAccess) -> Any:
 def serving(*more: Callable[[grpc.Server], None]) -> Iterator[FakeAccess]:
     fake = FakeAccess()
     server = grpc.server(ThreadPoolExecutor(4))
-    auth_pb2_grpc.add_AuthServiceServicer_to_server(_servicer(auth_pb2_grpc.AuthServiceServicer, fake), server)
+    auth_pb2_grpc.add_AuthServiceServicer_to_server(
+        _servicer(auth_pb2_grpc.AuthServiceServicer, fake), server
+    )
     access_pb2_grpc.add_AccessServiceServicer_to_server(
         _servicer(access_pb2_grpc.AccessServiceServicer, fake), server
     )

@@ -1,7 +1,7 @@
 """A team's server in memory, which a test can make lose, refuse or skip."""
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from laptop import vector
@@ -88,6 +88,13 @@ class FakeTeam:
         self._called("push")
         self.pushes.append([memory.id for memory in memories])
         return tuple(self._answer(memory) for memory in memories)
+
+    def push_stream(
+        self, bank: str, batches: Iterator[Sequence[Memory]]
+    ) -> Iterator[tuple[Sequence[Memory], tuple[Answer, ...]]]:
+        self._called("push_stream")
+        for batch in batches:
+            yield batch, self.push(bank, batch)
 
     def list_changes(self, bank: str, cursor: str, limit: int) -> Batch:
         self._called("list_changes")

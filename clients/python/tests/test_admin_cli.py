@@ -43,7 +43,9 @@ def test_the_token_of_the_issue_s_example(fake: FakeAccess) -> None:
     assert (asked.principal, asked.kind, list(asked.groups)) == ("user:alice", "agent", ["team:api"])
     assert [(g.pattern, list(g.permissions)) for g in asked.grants] == [("project:*", ["read", "write"])]
     assert not asked.HasField("expires_at")
-    code, said = call("admin", "token", "create", *command, "--expires", "2d", "--permissions", "read", "--json")
+    code, said = call(
+        "admin", "token", "create", *command, "--expires", "2d", "--permissions", "read", "--json"
+    )
     assert json.loads(said) == {"token_id": "ab" * 8, "token": "tlk_new"}
     asked = fake.asked("CreateToken")[1]
     assert list(asked.grants[0].permissions) == ["read"]
@@ -131,15 +133,21 @@ def test_a_team_keeps_what_is_not_named(fake: FakeAccess) -> None:
 
 
 def test_banks_and_policies(fake: FakeAccess) -> None:
-    bank = access_pb2.Bank(bank="project:x-1", layer="team", name="X", policy=access_pb2.Policy(barrier="off"))
+    bank = access_pb2.Bank(
+        bank="project:x-1", layer="team", name="X", policy=access_pb2.Policy(barrier="off")
+    )
     fake.answers["GetBank"] = lambda _: access_pb2.GetBankResponse(bank=bank)
     fake.answers["PutBank"] = lambda _: access_pb2.PutBankResponse(bank=bank)
     fake.answers["ArchiveBank"] = lambda _: access_pb2.ArchiveBankResponse(changed=True)
-    fake.answers["PutPolicy"] = lambda request: access_pb2.PutPolicyResponse(policy=request.policy, changed=True)
+    fake.answers["PutPolicy"] = lambda request: access_pb2.PutPolicyResponse(
+        policy=request.policy, changed=True
+    )
     assert call("admin", "bank", "put", "project:x-1", "--owner", "user:bob")[0] == 0
     assert (fake.asked("PutBank")[0].name, fake.asked("PutBank")[0].owner) == ("X", "user:bob")
     assert "barrier" in call("admin", "bank", "show", "project:x-1")[1]
-    assert json.loads(call("admin", "policy", "show", "project:x-1", "--json")[1])["policy"] == {"barrier": "off"}
+    assert json.loads(call("admin", "policy", "show", "project:x-1", "--json")[1])["policy"] == {
+        "barrier": "off"
+    }
     assert call("admin", "policy", "put", "project:x-1")[0] == 2
     code, said = call(
         "admin", "policy", "put", "project:x-1", "--no-team-memory", "--near-duplicate-threshold", "0.9"
@@ -156,9 +164,15 @@ def test_a_leaver_s_everything_is_shown(fake: FakeAccess) -> None:
     fake.answers["SuspendPrincipal"] = lambda request: access_pb2.SuspendPrincipalResponse(
         suspended=not request.dry_run and not request.resume,
         tokens=[access_pb2.Token(token_id="ab" * 8, principal="user:bob", kind="agent", note="laptop")],
-        grants=[access_pb2.AccessGrant(subject="user:bob", pattern="project:*", permissions=["read"], effect="allow")],
+        grants=[
+            access_pb2.AccessGrant(
+                subject="user:bob", pattern="project:*", permissions=["read"], effect="allow"
+            )
+        ],
         groups=["team:api"],
-        memberships=[access_pb2.Membership(team_id=TEAM, principal="user:bob", role="owner", status="active")],
+        memberships=[
+            access_pb2.Membership(team_id=TEAM, principal="user:bob", role="owner", status="active")
+        ],
         banks=["private:user:bob"],
         devices=["d" * 32],
     )
@@ -179,8 +193,12 @@ def test_apply_shows_the_difference_and_a_dry_run_tells_by_its_code(fake: FakeAc
     fake.answers["ApplyAccess"] = lambda _: access_pb2.ApplyAccessResponse(
         differences=[
             access_pb2.AccessDifference(kind="group", action="add", name="team:api", after="user:a"),
-            access_pb2.AccessDifference(kind="grant", action="change", name="g", before="read", after="write"),
-            access_pb2.AccessDifference(kind="grant", action="remove", name="user:bob project:*", before="read"),
+            access_pb2.AccessDifference(
+                kind="grant", action="change", name="g", before="read", after="write"
+            ),
+            access_pb2.AccessDifference(
+                kind="grant", action="remove", name="user:bob project:*", before="read"
+            ),
         ]
     )
     code, said = call("admin", "apply", str(document), "--dry-run")
@@ -205,7 +223,9 @@ def test_a_refused_apply_is_not_taken_for_a_difference_and_a_bad_field_names_its
     assert call("admin", "apply", str(document), "--dry-run")[0] == 1
     assert call("admin", "apply", str(document))[0] == 4
     field = {"field": "document.grants[0].subject"}
-    fake.answers["ApplyAccess"] = lambda _: error_details_pb2.ErrorInfo(reason="FIELD_INVALID", metadata=field)
+    fake.answers["ApplyAccess"] = lambda _: error_details_pb2.ErrorInfo(
+        reason="FIELD_INVALID", metadata=field
+    )
     code, said = call("admin", "apply", str(document), "--dry-run")
     assert (code, f"{document}:2: grants[0].subject" in said) == (2, True)
     document.write_text("grants: 1\n")
@@ -218,7 +238,9 @@ def test_a_refused_apply_is_not_taken_for_a_difference_and_a_bad_field_names_its
 def test_whoami_tells_who_what_and_why(fake: FakeAccess) -> None:
     fake.answers["ExplainAccess"] = lambda _: auth_pb2.ExplainAccessResponse(
         permissions=[
-            auth_pb2.PermissionExplanation(permission="read", held=True, given_by=["grant team:api project:*"]),
+            auth_pb2.PermissionExplanation(
+                permission="read", held=True, given_by=["grant team:api project:*"]
+            ),
             auth_pb2.PermissionExplanation(
                 permission="write", given_by=["token *"], taken_by=["deny user:root project:x"]
             ),

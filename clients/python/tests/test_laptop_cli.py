@@ -68,7 +68,9 @@ def test_help_loads_only_what_it_tells(home: Path, command: list[str]) -> None:
         "assert not heavy, heavy\n"
     )
     environment = {"HOME": str(home), "PATH": os.environ["PATH"]}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=home, capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=home, capture_output=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, b"")
     for name in ("memory", "team", "whoami", "login", "logout", "session", "admin"):
         assert name.encode() in done.stdout or command != ["--help"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fake_sync import fail_at, here, place, run, save
 from fake_team import FakeEmbedder, FakeTeam
-from laptop import BANK, memory, traces
+from laptop import BANK, memory, traces, vector
 from teamlore_client._errors import FeedGap, ServerUnreachable
 from teamlore_client._laptop import Laptop
 from teamlore_client._pull import Place
@@ -70,6 +70,15 @@ def test_a_page_that_goes_backwards_or_nowhere_is_refused(bob: Laptop, team: Fak
         with pytest.raises(FeedGap):
             run(bob, team)
         assert here(bob) == {}
+
+
+def test_a_tombstone_of_one_bank_reaches_no_other_banks_memory(bob: Laptop, team: FakeTeam) -> None:
+    own = memory("of another bank", bank="project:other-00000000")
+    bob.vectors.add(own, vector(1))
+    team.head += 1
+    team.graves[own.id] = team.head
+    assert run(bob, team).pulled.erased == 0
+    assert bob.store.get(own.id) == own
 
 
 def test_a_tombstone_erases_pulled_and_own_but_not_withheld(bob: Laptop, team: FakeTeam) -> None:

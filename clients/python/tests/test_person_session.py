@@ -98,7 +98,9 @@ def test_what_has_no_terminal_or_another_session_does_not_get_it(at: Terminal, h
             assert "b'no" in other.run(command)[1]
     environment = {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
     with Path(at.device).open("rb+", buffering=0) as stdin:
-        done = subprocess.run([*SESSION.split()], env=environment, stdin=stdin, capture_output=True, check=False)
+        done = subprocess.run(
+            [*SESSION.split()], env=environment, stdin=stdin, capture_output=True, check=False
+        )
     assert done.returncode == 1
     assert has_it(at)
 

@@ -25,6 +25,9 @@ class Feed(feed_pb2_grpc.FeedServiceServicer):
 
     registers = True
 
+    def __init__(self) -> None:
+        self.devices: set[str] = set()
+
     def ListChanges(self, request: Any, context: Any) -> feed_pb2.ListChangesResponse:
         return feed_pb2.ListChangesResponse(next_cursor="cursor")
 
@@ -34,7 +37,12 @@ class Feed(feed_pb2_grpc.FeedServiceServicer):
     def RegisterDevice(self, request: Any, context: Any) -> feed_pb2.RegisterDeviceResponse:
         if not self.registers:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, "no")
+        self.devices.add(request.device_id)
         return feed_pb2.RegisterDeviceResponse()
+
+    def RetireDevice(self, request: Any, context: Any) -> feed_pb2.RetireDeviceResponse:
+        self.devices.remove(request.device_id)
+        return feed_pb2.RetireDeviceResponse()
 
 
 @pytest.fixture
@@ -67,7 +75,9 @@ def stored(home: Path) -> dict[str, Any]:
     return dict(entry)
 
 
-def test_a_person_s_token_becomes_a_personal_key_and_leaves_no_trace(home: Path, fake: FakeAccess) -> None:
+def test_a_person_s_token_becomes_a_personal_key_and_leaves_no_trace(
+    home: Path, fake: FakeAccess, feed: Feed
+) -> None:
     code, told = call("team", "join", fake.server, "--token", PERSON, "--yes")
     assert code == 0, told
     entry = stored(home)
@@ -80,8 +90,10 @@ def test_a_person_s_token_becomes_a_personal_key_and_leaves_no_trace(home: Path,
     for word in (PERSON, *fake.sessions()):
         assert traces(home, word) == {}
     assert call("team", "sync")[0] == 0
+    assert len(feed.devices) == 1
     code, told = call("team", "leave")
     assert (code, told["key_revoked"], held.revoked) == (0, True, True)
+    assert (told["device_retired"], feed.devices) == (True, set())
 
 
 def test_an_agent_s_token_is_stored_as_it_is_and_not_revoked_by_leaving(home: Path, fake: FakeAccess) -> None:
@@ -111,10 +123,13 @@ def test_leaving_works_offline_and_says_what_remains(
     path.write_text(path.read_text().replace(fake.server, "http://127.0.0.1:1"))
     done = CliRunner().invoke(app, ["team", "leave"])
     assert (done.exit_code, "admin token revoke" in done.output) == (0, True)
+    assert "as unconfirmed until an admin" in done.output
     assert json.loads(path.read_text())["banks"] == {}
 
 
-def test_a_join_that_fails_keeps_nothing_and_revokes_its_key(home: Path, fake: FakeAccess, feed: Feed) -> None:
+def test_a_join_that_fails_keeps_nothing_and_revokes_its_key(
+    home: Path, fake: FakeAccess, feed: Feed
+) -> None:
     feed.registers = False
     assert call("team", "join", fake.server, "--token", PERSON, "--yes")[0] == 4
     assert not (home / ".config/teamlore/team.json").exists()

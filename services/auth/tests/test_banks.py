@@ -1,5 +1,6 @@
 """Banks, their policies, and why a principal may do what it may on one."""
 
+import base64
 import uuid
 from typing import Any
 
@@ -13,7 +14,7 @@ from services.auth.tests.test_rules import TEAM, put
 
 DEFAULTS = pb.Policy(
     barrier="redact", near_duplicates="skip", near_duplicate_threshold=0.95, classification="internal",
-    team_memory=True, min_lane="synced", publish_requires_review=False,
+    team_memory=True, min_lane="synced", publish_requires_review=False, pii="off",
 )  # fmt: skip
 
 
@@ -45,7 +46,7 @@ async def test_a_bank_is_made_changed_archived_and_shown(auth: Auth) -> None:
     assert not (await auth("ArchiveBank", pb.ArchiveBankRequest(bank="project:x"))).changed
     assert (await auth("GetBank", pb.GetBankRequest(bank="project:x"))).bank.archived
     assert (await auth("ArchiveBank", pb.ArchiveBankRequest(bank="project:x", reopen=True))).changed
-    wanted = pb.Policy(barrier="reject", near_duplicate_threshold=0.8, team_memory=False)
+    wanted = pb.Policy(barrier="reject", near_duplicate_threshold=0.8, team_memory=False, pii="redact")
     answer = await auth("PutPolicy", pb.PutPolicyRequest(bank="project:x", policy=wanted))
     whole = pb.Policy()
     whole.CopyFrom(DEFAULTS)
@@ -54,10 +55,13 @@ async def test_a_bank_is_made_changed_archived_and_shown(auth: Auth) -> None:
     again = await auth("PutPolicy", pb.PutPolicyRequest(bank="project:x", policy=wanted))
     assert (again.changed, again.policy) == (False, whole)
     assert (await auth("GetBank", pb.GetBankRequest(bank="project:x"))).bank.policy == whole
+    alone = pb.PutPolicyRequest(bank="project:x", policy=pb.Policy(pii="reject"))
+    assert [(await auth("PutPolicy", alone)).changed for _ in range(2)] == [True, False]
     assert (await auth.audited())[rows:] == [
         "access.bank_changed", "access.bank_changed", "access.bank_archived", "access.bank_archived", "access.policy_changed",
+        "access.policy_changed",
     ]  # fmt: skip
-    assert await auth.version() == version + 5
+    assert await auth.version() == version + 6
     banks = await auth.database.fetch("select distinct bank from compliance.audit_calls order by bank")
     assert [row["bank"] for row in banks] == ["", "project:x"]
 
@@ -91,10 +95,12 @@ async def test_an_owner_counts_where_the_deployment_says_so(auth: Auth) -> None:
     await auth("ApplyAccess", pb.ApplyAccessRequest(document=pb.AccessDocument(default_access="owner_only")))
     assert not (await auth.who(bob, "project:x")).permissions
     await auth("PutBank", pb.PutBankRequest(bank="project:x", owner="user:bob"))
-    assert list((await auth.who(bob, "project:x")).permissions) == ["read", "write", "forget", "admin"]
-    assert (
-        await auth("PutBank", pb.PutBankRequest(bank="project:x", owner="user:ann"), bob)
-    ).bank.owner == "user:ann"
+    assert list((await auth.who(bob, "project:x")).permissions) == ["read", "write", "forget"]
+    over = pb.PutBankRequest(bank="project:x", owner="user:ann")
+    assert (await auth.refusal("PutBank", over, bob)).reason == "PERMISSION_DENIED"
+    ask = auth_pb2.ExplainAccessRequest(bank="project:x", principal="user:ann")
+    assert (await auth.refusal("ExplainAccess", ask, bob)).reason == "PERMISSION_DENIED"
+    assert (await auth("PutBank", over)).bank.owner == "user:ann"
     assert not (await auth.who(bob, "project:x")).permissions
 
 
@@ -106,6 +112,16 @@ async def banks(auth: Auth, token: str, size: int = 100, **more: Any) -> list[st
         found += [bank.bank for bank in answer.banks]
         request.page_token, pages = answer.next_page_token, pages + 1
     return found
+
+
+async def test_a_page_token_gives_no_bank_away(auth: Auth, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_store, "LOOKED_AT", 2)
+    monkeypatch.setattr(access_store, "MOST_LOOKED_AT", 2)
+    for number in range(4):
+        await auth.database.execute("select memory.open_bank($1, 'user:x')", f"project:merger{number}")
+    bob = await auth.token("user:bob", ("project:other", "read"))
+    token = (await auth("ListBanks", pb.ListBanksRequest(), bob)).next_page_token
+    assert token and b"merger" not in base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
 
 
 async def test_one_lists_what_one_may_read_and_no_more(auth: Auth, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,6 +188,20 @@ async def test_one_is_told_why_and_an_admin_is_told_of_others(auth: Auth) -> Non
     assert explained(await auth("ExplainAccess", ask))["read"] == (False, [grant], ["suspension of user:bob"])
 
 
+async def test_an_admin_of_a_bank_learns_of_others_only_what_it_administers(auth: Auth) -> None:
+    scoped = await auth.token("user:sco", ("project:x", "admin"))
+    await auth("PutGroup", pb.PutGroupRequest(group="team:api", members=["user:bob"]))
+    await auth("PutGrant", put("team:api", "project:*", "read"))
+    await auth("PutGrant", put("user:bob", "project:x", "write"))
+    await auth("PutGrant", put("user:bob", "pro*", "write", "deny"))
+    await auth("SuspendPrincipal", pb.SuspendPrincipalRequest(principal="user:bob"))
+    ask = auth_pb2.ExplainAccessRequest(bank="project:x", principal="user:bob")
+    told = await auth("ExplainAccess", ask, scoped)
+    assert not told.groups
+    assert explained(told)["read"] == (True, [], [])
+    assert explained(told)["write"] == (False, ["grant user:bob project:x"], [])
+
+
 async def test_an_explanation_tells_nothing_of_banks_out_of_reach(auth: Auth) -> None:
     bob = await auth.token("user:bob", ("project:*", "read"))
     await auth("PutTeam", pb.PutTeamRequest(team_id=TEAM, name="T"))
@@ -185,8 +215,9 @@ async def test_an_explanation_tells_nothing_of_banks_out_of_reach(auth: Auth) ->
         return refused.reason, str(refused)
 
     there, never = await ask(f"client:{TEAM}:acme", bob), await ask(f"client:{TEAM}:anybody", bob)
-    assert there == never and there[0] == "NOT_FOUND"
+    assert there == never and there[0] == "ACCESS_REVOKED"
     assert await ask(f"client:{TEAM}:acme", bob, "user:ann") == never
+    assert (await ask(f"client:{TEAM}:zoo", bob))[0] == "NOT_FOUND"
     assert (await ask("project:x", bob, "user:ann"))[0] == "PERMISSION_DENIED"
     for principal in ("user:ann", "user:bob"):
         assert (await ask("private:user:ann", auth.root, principal))[0] == "PERMISSION_DENIED"

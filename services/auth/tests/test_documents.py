@@ -38,7 +38,8 @@ def whole() -> pb.AccessDocument:
         teams=[team(TEAM, ("user:bob", "member"), ("user:ann", "owner"), clients={"acme": False})],
         banks=[
             pb.BankDocument(bank=f"client:{TEAM}:acme", name="Acme"),
-            pb.BankDocument(bank="project:api", owner="user:ann", policy=pb.Policy(min_lane="entry", barrier="redact")),
+            pb.BankDocument(bank="project:api", owner="user:ann",
+                            policy=pb.Policy(min_lane="entry", barrier="redact", pii="reject")),
         ],
     )  # fmt: skip
 
@@ -66,9 +67,9 @@ async def test_a_document_is_told_then_applied_then_stands(auth: Auth) -> None:
         ("bank", "add", "project:api", "", "owner user:ann"),
         ("policy", "change", "project:api",
          "near_duplicates skip, near_duplicate_threshold 0.95, classification internal, team_memory yes, min_lane synced, "
-         "publish_requires_review no",
+         "publish_requires_review no, pii off",
          "barrier redact, near_duplicates skip, near_duplicate_threshold 0.95, classification internal, team_memory yes, "
-         "min_lane entry, publish_requires_review no"),
+         "min_lane entry, publish_requires_review no, pii reject"),
     ]  # fmt: skip
     assert (len(await auth.audited()), await auth.version()) == (rows, version)
     assert not await auth.database.fetchval("select count(*) from memory.banks")

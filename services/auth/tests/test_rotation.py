@@ -199,7 +199,9 @@ async def test_a_leaked_key_is_refused_at_once_and_callers_exchange_again(databa
         try:
             assert (await call(OPAQUE)).internal
             kid, leaked = auth.signer()
-            forged, _ = identity.mint(leaked, kid, service.access.audience, "service:sync", "internal", "service:sync")
+            forged, _ = identity.mint(
+                leaked, kid, service.access.audience, "service:sync", "internal", "service:sync"
+            )
             assert (await call(forged)).internal
             # An unknown key id was just looked up: the limit on that must not hold up the new key.
             with pytest.raises(Refusal):

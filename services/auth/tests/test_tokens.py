@@ -10,6 +10,7 @@ from teamlore.auth.v1 import access_pb2 as pb
 from teamlore.auth.v1 import auth_pb2
 
 from services.auth import pages
+from services.auth.bootstrap import bootstrap
 from services.auth.tests.conftest import Auth
 
 
@@ -53,6 +54,8 @@ async def test_comply_is_handed_out_by_who_holds_it_alone(auth: Auth) -> None:
     [
         (create("service:sync"), "principal"),
         (create("agent:x", kind="person"), "kind"),
+        (create("user:x", kind="service"), "kind"),
+        (create("agent:x", kind="service"), "kind"),
         (create("user:x", ("a:*", "read"), ("a:*", "write")), "grants.pattern"),
         (create("user:*"), "principal"),
     ],
@@ -104,7 +107,9 @@ async def test_tokens_are_listed_by_page_without_their_secret(auth: Auth) -> Non
     secrets = [await auth.token("user:ann", ("project:x", "read"), note=f"n{i}") for i in range(5)]
     session = await auth.session("user:ann")
     await auth("CreatePersonalKey", pb.CreatePersonalKeyRequest(note="key"), session)
-    while not await auth.database.fetchval("select count(*) from auth.tokens where last_used_at is not null and note = 'n0'"):
+    while not await auth.database.fetchval(
+        "select count(*) from auth.tokens where last_used_at is not null and note = 'n0'"
+    ):
         await all_tokens(auth, secrets[0], 2)
         await asyncio.sleep(0.1)
     own = await all_tokens(auth, secrets[0], 2)
@@ -121,14 +126,26 @@ async def test_tokens_are_listed_by_page_without_their_secret(auth: Auth) -> Non
     assert (await auth.refusal("ListTokens", other, secrets[0])).reason == "PERMISSION_DENIED"
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    ["x", "%%", "bnVsbA", pages.write("tokens other", ("a",)), pages.write("tokens ", ("a", "b")),
-     pages.write("tokens ", ("a\0",)), "IiI", "eyJhIjoxfQ", pages.write("tokens ", ("",))],
-)  # fmt: skip
+@pytest.mark.parametrize("garbage", ["x", "%%", "bnVsbA", "IiI", "eyJhIjoxfQ", "A" * 720])
 async def test_a_page_token_that_no_call_gave_is_named(auth: Auth, garbage: str) -> None:
     refused = await auth.refusal("ListTokens", pb.ListTokensRequest(page_token=garbage))
     assert (refused.reason, refused.fields) == ("FIELD_INVALID", ["page_token"])
+
+
+async def test_a_page_token_goes_on_only_where_and_for_whom_it_was_given(auth: Auth) -> None:
+    ann = await auth.token("user:ann", ("*", "admin"))
+    given = (await auth("ListTokens", pb.ListTokensRequest(page_size=1))).next_page_token
+    assert (await auth("ListTokens", pb.ListTokensRequest(page_token=given))).tokens
+    changed = given[:40] + ("A" if given[40] != "A" else "B") + given[41:]
+    for call, more, token in (
+        ("ListTokens", {"page_token": given}, ann),
+        ("ListTokens", {"page_token": changed}, auth.root),
+        ("ListTokens", {"page_token": given, "principal": "user:ann"}, auth.root),
+        ("ListGroups", {"page_token": given}, auth.root),
+        ("ListGrants", {"page_token": given, "pattern": "*"}, auth.root),
+    ):
+        refused = await auth.refusal(call, getattr(pb, f"{call}Request")(**more), token)
+        assert (refused.reason, refused.fields) == ("FIELD_INVALID", ["page_token"])
 
 
 async def test_a_rotated_token_has_the_same_rights_and_the_old_one_an_end(auth: Auth) -> None:
@@ -183,6 +200,127 @@ async def test_the_last_admin_keeps_a_token(auth: Auth) -> None:
     assert (await auth("RevokeToken", last)).revoked
 
 
+async def test_an_admin_whose_token_ends_is_no_last_admin(auth: Auth) -> None:
+    root = pb.RevokeTokenRequest(token_id=(await auth.who(auth.root)).token_id)
+    soon = create("user:second", ("*", "read write forget comply admin"))
+    soon.expires_at.FromSeconds(int(time.time()) + 86400)
+    second = await auth("CreateToken", soon)
+    for token in ("", second.token):
+        assert (await auth.refusal("RevokeToken", root, token)).fields == ["token_id"]
+    # Whom the identity provider named comes back without a token.
+    await auth("PutGrant", pb.PutGrantRequest(grant=pb.AccessGrant(
+        subject="user:ann", pattern="*", permissions=["admin"], effect="allow")))  # fmt: skip
+    assert (await auth.refusal("RevokeToken", root, second.token)).fields == ["token_id"]
+    await auth.session("user:ann")
+    assert (await auth("RevokeToken", root, second.token)).revoked
+
+
+async def test_bootstrap_rescues_a_deployment_without_a_working_admin(auth: Auth) -> None:
+    assert await bootstrap(auth.url, "user:new") is None
+    await auth.database.execute("update auth.tokens set expires_at = now() - interval '1 s'")
+    await auth.database.execute("select auth.bump()")
+    rows = len(await auth.audited())
+    rescued = await bootstrap(auth.url, "user:new")
+    assert rescued and list((await auth.who(rescued, "space:x")).permissions)[-1] == "admin"
+    assert (await auth.audited())[rows:] == ["access.bootstrap"]
+    assert await bootstrap(auth.url, "user:other") is None
+    await auth("PutGrant", pb.PutGrantRequest(grant=pb.AccessGrant(
+        subject="user:ann", pattern="*", permissions=["admin"], effect="allow")), rescued)  # fmt: skip
+    ann = await auth("CreateToken", create("user:ann", ("a:x", "read")), rescued)
+    await auth("RevokeToken", pb.RevokeTokenRequest(token_id=(await auth.who(rescued)).token_id), ann.token)
+    assert await bootstrap(auth.url, "user:other") is None, "a grant makes an admin too"
+
+
+async def test_what_is_narrowed_or_personal_makes_no_token(auth: Auth) -> None:
+    every = ("*", "read write forget comply admin")
+    await auth("PutGrant", pb.PutGrantRequest(grant=pb.AccessGrant(
+        subject="user:ann", pattern="*", permissions=every[1].split(), effect="allow")))  # fmt: skip
+    session = await auth.session("user:ann")
+    narrow = pb.CreatePersonalKeyRequest(grants=[pb.Grant(pattern="*", permissions=["read", "admin"])])
+    keys = [
+        (await auth("CreatePersonalKey", request, session)).token
+        for request in (narrow, pb.CreatePersonalKeyRequest())
+    ]
+    request = create("user:ann", ("project:x", "read"))
+    service = await auth.token("service:ci", every, kind="service")
+    behalf = ("x-teamlore-on-behalf-of", session)
+    other = (await auth("CreateToken", create("user:bob", ("project:x", "read")))).token_id
+    for name, asked in (("CreateToken", request), ("RotateToken", pb.RotateTokenRequest(token_id=other))):
+        for token, more in ((keys[0], ()), (keys[1], ()), (service, (behalf,))):
+            refused = await auth.refusal(name, asked, token, *more)
+            assert refused.reason == "PERMISSION_DENIED" and "teamlore login" in refused.message, name
+    assert (await auth("CreateToken", request, session)).token
+    assert (await auth("CreateToken", create("user:bob", ("project:x", "read")), service)).token
+    for kind in ("agent", "service"):
+        admin = await auth.token("service:ops", every, kind=kind)
+        refused = await auth.refusal("CreateToken", create("user:bob", kind="person"), admin)
+        assert refused.reason == "PERSON_REQUIRED"
+
+
+async def test_what_a_scoped_admin_makes_ends_with_what_made_it(auth: Auth) -> None:
+    ends = int(time.time()) + 3600
+    request = create("user:mal", ("project:mal-*", "read admin"))
+    request.expires_at.FromSeconds(ends)
+    scoped = await auth("CreateToken", request)
+    made = await auth("CreateToken", create("user:mal", ("project:mal-1", "read admin")), scoped.token)
+    third = await auth("CreateToken", create("user:mal", ("project:mal-1", "read")), made.token)
+    assert (await auth.who(third.token)).expires_at.seconds == ends
+    renewed = await auth("RotateToken", pb.RotateTokenRequest(token_id=made.token_id))
+    assert (await auth.who(renewed.token)).expires_at.seconds <= ends
+    await auth("RevokeToken", pb.RevokeTokenRequest(token_id=scoped.token_id))
+    for token in (renewed.token, third.token):
+        assert (await auth.refusal("WhoAmI", auth_pb2.WhoAmIRequest(), token)).reason == "CREDENTIAL_REVOKED"
+
+
+async def test_a_narrowed_key_has_no_private_bank_and_no_other_tokens(auth: Auth) -> None:
+    await auth("PutGrant", pb.PutGrantRequest(grant=pb.AccessGrant(
+        subject="user:ann", pattern="*", permissions=["admin"], effect="allow")))  # fmt: skip
+    session = await auth.session("user:ann")
+    other = await auth("CreatePersonalKey", pb.CreatePersonalKeyRequest(), session)
+    assert list((await auth.who(other.token, "private:user:ann")).permissions) == ["read", "write", "forget"]
+    for words in (["read"], ["admin"]):
+        narrow = pb.CreatePersonalKeyRequest(grants=[pb.Grant(pattern="*", permissions=words)])
+        key = await auth("CreatePersonalKey", narrow, session)
+        assert not (await auth.who(key.token, "private:user:ann")).permissions
+        assert [token.token_id for token in await all_tokens(auth, key.token, 10)] == [key.token_id]
+        revoke = pb.RevokeTokenRequest(token_id=other.token_id)
+        assert (await auth.refusal("RevokeToken", revoke, key.token)).reason == "NOT_FOUND"
+        assert (await auth("RevokeToken", pb.RevokeTokenRequest(token_id=key.token_id), key.token)).revoked
+
+
+async def test_what_comes_from_a_token_follows_it_to_its_successor(auth: Auth) -> None:
+    person = await auth("CreateToken", create("user:ann", ("project:*", "read write"), kind="person"))
+
+    async def start(secret: str) -> str:
+        answer = await auth("StartSession", auth_pb2.StartSessionRequest(person_token=secret))
+        return str(answer.session_token)
+
+    async def held(secret: str) -> list[str]:
+        return list((await auth.who(secret, "project:x")).permissions)
+
+    session = await start(person.token)
+    narrow = pb.CreatePersonalKeyRequest(grants=[pb.Grant(pattern="project:*", permissions=["read"])])
+    key = await auth("CreatePersonalKey", narrow, session)
+    new_key = await auth("RotateToken", pb.RotateTokenRequest(token_id=key.token_id))
+    assert await held(new_key.token) == ["read"]
+    person2 = await auth("RotateToken", pb.RotateTokenRequest(token_id=person.token_id, overlap_seconds=3600))
+    late = await start(person.token)
+    last = await auth("RotateToken", pb.RotateTokenRequest(token_id=person2.token_id, overlap_seconds=3600))
+    later = await start(person.token)
+    late_key = await auth("CreatePersonalKey", pb.CreatePersonalKeyRequest(), later)
+    await auth.database.execute(
+        "update auth.tokens set expires_at = now() where token_id = any ($1)", [person.token_id, person2.token_id]
+    )
+    await auth.database.execute("select auth.bump()")
+    for secret in (session, late, later, late_key.token):
+        assert await held(secret) == ["read", "write"]
+    assert await held(new_key.token) == ["read"]
+    await auth("RevokeToken", pb.RevokeTokenRequest(token_id=last.token_id))
+    for secret in (session, late, later, late_key.token, new_key.token):
+        refused = await auth.refusal("WhoAmI", auth_pb2.WhoAmIRequest(), secret)
+        assert refused.reason == "CREDENTIAL_REVOKED"
+
+
 async def test_a_use_is_noted_once_a_minute_and_is_no_change_of_access(auth: Auth) -> None:
     token = await auth.token("user:ann", ("a:x", "read"))
     before = await auth.version()
@@ -191,7 +329,9 @@ async def test_a_use_is_noted_once_a_minute_and_is_no_change_of_access(auth: Aut
     used = None
     while used is None:
         await asyncio.sleep(0.05)
-        used = await auth.database.fetchval("select last_used_at from auth.tokens where principal = 'user:ann'")
+        used = await auth.database.fetchval(
+            "select last_used_at from auth.tokens where principal = 'user:ann'"
+        )
     assert used.second == used.microsecond == 0
     assert await auth.version() == before
 
@@ -203,4 +343,10 @@ def test_a_page_fits_into_a_message_and_is_never_empty() -> None:
     assert pages.fitting([pages.MOST_BYTES, 1, 1], 3) == 1
     assert pages.fitting([pages.MOST_BYTES + 1, 1], 2) == 1
     assert pages.fitting([pages.MOST_BYTES - 1, 1, 1], 3) == 2
-    assert pages.read("x", pages.write("x", ("a", "ü")), 2) == ("a", "ü")
+
+
+def test_the_length_of_a_page_token_tells_nothing() -> None:
+    sealed = pages.PageTokens(bytes(32))
+    short, long = (sealed.write("x", "user:a", key) for key in (("a", "ü"), ("b" * 108, "c" * 255)))
+    assert sealed.read("x", "user:a", short, 2) == ("a", "ü")
+    assert len(short) == len(long) <= 1000

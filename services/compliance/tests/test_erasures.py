@@ -50,6 +50,13 @@ def test_a_device_has_confirmed_from_the_last_tombstone_on() -> None:
     assert PURGED.unconfirmed == ("laptop-a",)
 
 
+def test_a_retired_device_is_named_as_such_unless_it_had_confirmed() -> None:
+    mirrors = (Mirror("laptop-c", 8, AT), Mirror("laptop-b", 7), Mirror("laptop-a", 6, AT))
+    left = replace(PURGED, mirrors=mirrors)
+    assert (left.confirmed, left.unconfirmed) == (("laptop-b", "laptop-c"), ())
+    assert left.retired == (("laptop-a", AT),) == facts_of(left).retired
+
+
 def test_facts_are_those_of_the_snapshot() -> None:
     facts = facts_of(PURGED)
     assert facts.server_done_at == PURGED.read_at

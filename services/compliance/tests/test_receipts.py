@@ -34,10 +34,12 @@ FACTS = Facts(
     confirmed=("laptop-2", "laptop-1"),
     unconfirmed=("laptop-3",),
     keys_not_found=("memory-a",),
+    retired=(("laptop-4", AT),),
 )
 TERMS = Terms(35, ("A sentence – with a dash.",))
 GOLDEN = (
-    '{"bank":"project:zoë-1","devices":{"confirmed":["laptop-1","laptop-2"],"unconfirmed":["laptop-3"]},'
+    '{"bank":"project:zoë-1","devices":{"confirmed":["laptop-1","laptop-2"],"retired":'
+    '[{"device_id":"laptop-4","retired_at":"2026-03-01T12:00:00.000000Z"}],"unconfirmed":["laptop-3"]},'
     '"erasure_id":"0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f","hidden_at":"2026-03-01T12:00:00.000001Z",'
     '"index_purged_at":"2026-03-01T12:00:02.000000Z","key_backups_expire_at":"2026-04-05T12:00:01.000000Z",'
     '"keys_destroyed_at":"2026-03-01T12:00:01.000000Z","keys_not_found":["memory-a"],"memory_count":2,"memory_ids":["memory-a","memory-b"],'
@@ -60,7 +62,7 @@ def test_every_fact_is_in_the_statement() -> None:
         "erasure_id": "ab" * 16, "bank": "space:x", "memory_ids": ("memory-a",), "requested_at": AT - timedelta(1),
         "hidden_at": AT - timedelta(1), "keys_destroyed_at": AT - timedelta(1), "index_purged_at": AT - timedelta(1),
         "server_done_at": AT - timedelta(1), "through_seq": 18, "confirmed": (), "unconfirmed": (),
-        "keys_not_found": (),
+        "keys_not_found": (), "retired": (("laptop-4", AT + timedelta(1)),),
     }  # fmt: skip
     for name, value in others.items():
         assert statement(replace(FACTS, **{name: value}), TERMS) != GOLDEN, name

@@ -321,8 +321,9 @@ async def test_devices_amend_an_erasure_but_not_its_receipt(world: World) -> Non
         "select memory.register_device($1, $2, 'user:alice')",
         "select memory.ack_erasure($1, $2, 'user:alice', $3)",
     )
-    for device, bank in (("laptop-a", BANK), ("laptop-b", BANK), ("laptop-c", "project:other-2")):
+    for device, bank in (("laptop-a", BANK), ("laptop-b", BANK), ("laptop-c", "project:other-2"), ("laptop-d", BANK)):
         await world.sql(register, bank, device)
+    await world.sql("select memory.retire_device($1, 'laptop-d', null)", BANK)
     erasure_id = await world.erase()
     await world.sql(ack, BANK, "laptop-a", 4)
     await world.sql(ack, BANK, "laptop-b", 3)
@@ -332,6 +333,9 @@ async def test_devices_amend_an_erasure_but_not_its_receipt(world: World) -> Non
     erasure, (_, said) = await world.erasure(erasure_id), await world.receipt(erasure_id)
     assert erasure.through_seq == 4
     assert (erasure.confirmed, erasure.unconfirmed) == (("laptop-a", "laptop-b", "laptop-new"), ())
+    assert [device for device, _ in erasure.retired] == ["laptop-d"]
+    (retired,) = said["devices"].pop("retired")
+    assert (retired["device_id"], retired["retired_at"][-1]) == ("laptop-d", "Z")
     assert said["devices"] == {"confirmed": ["laptop-a"], "unconfirmed": ["laptop-b"]}
 
 

@@ -54,9 +54,14 @@ async def serve(listen: str, folder: Path) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
-    if free < _COMFORT:  # said before: a mapped file that finds no room ends the process with SIGBUS, without a word
+    if (
+        free < _COMFORT
+    ):  # said before: a mapped file that finds no room ends the process with SIGBUS, without a word
         _log.warning(
-            "%d bytes are free for %s; with less than %d the start may end with SIGBUS", free, folder, _COMFORT
+            "%d bytes are free for %s; with less than %d the start may end with SIGBUS",
+            free,
+            folder,
+            _COMFORT,
         )
     shards = Shards(folder)
     shards.sweep_what_was_not()

@@ -19,13 +19,20 @@ class Parts:
     def __init__(self, stored: dict[str, str], cut: set[str]) -> None:
         self._stored = stored
         self._cut = cut
+        self.flying: dict[str, str] = {}
 
     async def embed(self, texts: Sequence[str], urgency: Urgency) -> list[Seen]:
         self.urgency = urgency
         return [Seen(np.array([1, 0], dtype=np.float32), text not in self._cut) for text in texts]
 
     async def nearest(
-        self, bank: str, queries: Sequence[Vector], limit: int, threshold: float = 0, *, whole_only: bool = False,
+        self,
+        bank: str,
+        queries: Sequence[Vector],
+        limit: int,
+        threshold: float = 0,
+        *,
+        whole_only: bool = False,
         lanes: Sequence[str] = LANES,
     ) -> list[list[Hit]]:
         near = [own for own, text in self._stored.items() if not (whole_only and text in self._cut)]
@@ -34,15 +41,15 @@ class Parts:
     async def min_lane(self, bank: str) -> str:
         return LANES[0]
 
-    async def live(self, bank: str, ids: Sequence[str]) -> set[str]:
-        return set(ids)
+    async def texts(self, bank: str, ids: Sequence[str]) -> dict[str, str]:
+        return {own: self._stored.get(own, self.flying.get(own, "")) for own in ids}
 
     async def memories(self, bank: str, ids: Sequence[str], limit: int) -> list[Memory]:
         return [Memory(own, "user:alice", "synced", self._stored[own], ()) for own in ids]
 
 
 async def test_a_search_comes_before_a_check() -> None:
-    parts: Any = Parts({"a": "words"}, set())
+    parts: Any = Parts({"a": "other words"}, set())
     asked = Finder(parts, parts, parts, InFlight())
     assert [memory.id for memory, _ in await asked.search(BANK, "which", 10)] == ["a"]
     assert parts.urgency == Urgency.QUERY
@@ -71,3 +78,14 @@ async def test_what_is_stored_is_repeated_by_equal_words_or_when_both_are_whole(
     assert await repeats(asked, ("c", "cut two"), ("d", "cut three"), ("e", "whole")) == ["b", "", ""]
     asked = finder(stored | {"w": "whole"}, {"cut one", "cut two", "cut  two\n", "cut three"})
     assert await repeats(asked, ("f", "whole too"), ("g", "cut three")) == ["w", ""]
+
+
+async def test_what_denies_a_text_repeats_it_neither_in_the_store_nor_in_flight_nor_in_the_batch() -> None:
+    yes, no, again = "We deploy on Fridays.", "We don't deploy on Fridays.", "We never deploy on Fridays"
+    asked = finder({"stored": yes}, set())
+    assert await repeats(asked, ("a", no), ("b", again), ("c", yes)) == ["", "a", "stored"]
+    parts: Any = Parts({}, set())
+    asked = Finder(parts, parts, parts, InFlight())
+    assert await repeats(asked, ("a", yes)) == [""]
+    parts.flying["a"] = yes
+    assert await repeats(asked, ("b", no), ("c", yes)) == ["", "a"]

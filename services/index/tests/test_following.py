@@ -44,7 +44,12 @@ def test_the_last_step_of_an_id_decides() -> None:
 
 
 def test_a_page_is_cut_where_the_model_has_enough_to_do() -> None:
-    changes = (upsert(1, "a", "x" * 300), upsert(2, "b", None), upsert(3, "c", "y" * 9000), upsert(4, "d", "z"))
+    changes = (
+        upsert(1, "a", "x" * 300),
+        upsert(2, "b", None),
+        upsert(3, "c", "y" * 9000),
+        upsert(4, "d", "z"),
+    )
     assert [change.id for change in affordable(changes, 1600)] == ["a", "b", "c"]
     assert [change.id for change in affordable(changes, 1599)] == ["a", "b"]
     assert [change.id for change in affordable(changes, 0)] == ["a"]
@@ -84,10 +89,13 @@ def test_near_gives_only_what_reaches_the_threshold() -> None:
 
 def test_equal_texts_reach_a_threshold_of_one() -> None:
     row = unit(*np.random.default_rng(7).normal(size=384))
-    assert [hit and hit.id for hit in decide(["a", "b"], seen(row, row), [[], []], set(), 1.0)] == [
+    assert [hit and hit.id for hit in decide(["a", "b"], SAME[:2], seen(row, row), [[], []], {}, 1.0)] == [
         None,
         "a",
     ]
+
+
+SAME = ["We use SQS."] * 4
 
 
 def names(answers: list[Hit | None]) -> list[str | None]:
@@ -99,28 +107,28 @@ def test_a_candidate_repeats_an_earlier_one_but_never_one_that_is_a_duplicate_it
     a, b, c = unit(1, 0, 0), unit(1, 0.3, 0), unit(1, 0.6, 0)
     assert float(a @ c) < 0.95 < min(float(a @ b), float(b @ c))
     rows, nothing = seen(a, b, c, c), [[], [], [], []]
-    assert names(decide(["a", "b", "c", "d"], rows, nothing, set(), 0.95)) == [None, "a", None, "c"]
+    assert names(decide(["a", "b", "c", "d"], SAME, rows, nothing, {}, 0.95)) == [None, "a", None, "c"]
 
 
 @pytest.mark.parametrize(("live", "named"), [({"far", "gone"}, "gone"), ({"far"}, "far"), (set(), None)])
 def test_a_stored_memory_counts_only_while_it_is_live(live: set[str], named: str | None) -> None:
-    stored = [[Hit("gone", 0.99), Hit("far", 0.96)]]
-    assert names(decide(["own"], seen(X), stored, live, 0.95)) == [named]
+    stored = [[Hit("far", 0.96), Hit("gone", 0.99)]]
+    assert names(decide(["own"], SAME, seen(X), stored, dict.fromkeys(live, SAME[0]), 0.95)) == [named]
 
 
 def test_a_candidate_never_repeats_itself() -> None:
-    assert names(decide(["own"], seen(X), [[Hit("own", 1.0)]], {"own"}, 0.95)) == [None]
+    assert names(decide(["own"], SAME, seen(X), [[Hit("own", 1.0)]], {"own": SAME[0]}, 0.95)) == [None]
 
 
 def test_of_equals_the_stored_memory_is_named() -> None:
-    answers = decide(["a", "b"], seen(Y, Y), [[], [Hit("stored", 1.0)]], {"stored"}, 0.95)
+    answers = decide(["a", "b"], SAME, seen(Y, Y), [[], [Hit("stored", 1.0)]], {"stored": SAME[0]}, 0.95)
     assert names(answers) == [None, "stored"]
 
 
 def test_what_was_not_seen_whole_neither_is_nor_has_a_near_duplicate() -> None:
     for one, other in ((True, False), (False, True), (False, False)):
         both = [*seen(X, whole=one), *seen(X, whole=other)]
-        assert names(decide(["a", "b"], both, [[], []], set(), 0.95)) == [None, None]
+        assert names(decide(["a", "b"], SAME, both, [[], []], {}, 0.95)) == [None, None]
     cache = InFlight()
     cache.put("bank", "cut", "ฉันชอบกาแฟ", Seen(X, False))
     cache.put("bank", "whole", "words", Seen(X, True))

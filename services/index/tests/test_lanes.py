@@ -71,7 +71,9 @@ async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
             f"set session_replication_role = replica; update memory.memories set lane = '{lane}' where id = '{memory_id}'"
         )
     await vectors.create(3)
-    await vectors.put(BANK, [Point(memory_id, lane, "fact", Seen(NEAR, True)) for memory_id, lane in LANES.items()])
+    await vectors.put(
+        BANK, [Point(memory_id, lane, "fact", Seen(NEAR, True)) for memory_id, lane in LANES.items()]
+    )
     yield bench
     await vectors.close()
     await database.close()
@@ -86,7 +88,9 @@ async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
         ("entry", {"cccccccc"}),
     ],
 )
-async def test_only_lanes_at_or_above_the_least_are_served(bench: Bench, least: str, served: set[str]) -> None:
+async def test_only_lanes_at_or_above_the_least_are_served(
+    bench: Bench, least: str, served: set[str]
+) -> None:
     await bench.least(least)
     assert await bench.found() == served
 
@@ -100,6 +104,8 @@ async def test_what_a_vector_says_of_its_lane_leaks_nothing(bench: Bench) -> Non
 async def test_nearer_memories_that_the_bank_does_not_serve_crowd_out_none_that_it_does(bench: Bench) -> None:
     far = np.array([0.1, 0.995, 0], dtype=np.float32)
     await bench.vectors.put(BANK, [Point("cccccccc", "entry", "fact", Seen(far, True))])
-    await bench.vectors.put(BANK, [Point(f"near-{n:04}", "synced", "fact", Seen(NEAR, True)) for n in range(60)])
+    await bench.vectors.put(
+        BANK, [Point(f"near-{n:04}", "synced", "fact", Seen(NEAR, True)) for n in range(60)]
+    )
     await bench.least("entry")
     assert await bench.found(limit=1) == {"cccccccc"}

@@ -96,7 +96,7 @@ async def test_an_id_lives_in_one_bank_only_and_never_returns(db: asyncpg.Connec
     assert await put(db, "project:b", ["aaaaaaaa"]) == []
     assert [i for i, _ in await put(db, "project:a", ["aaaaaaaa", "eeeeeeee"])] == ["eeeeeeee"]
     row = await db.fetchrow("select * from memory.erase('project:a', '{aaaaaaaa,nothere1}', 'user:a', 'op1')")
-    assert (row["deleted"], row["erased"], row["through"]) == (1, 1, 4)
+    assert (row["deleted"], row["erased"], row["through"], row["buried"]) == (1, 1, 5, 1)
     assert await put(db, "project:a", ["aaaaaaaa"]) == []
     assert await db.fetchval("select count(*) from memory.key_destructions where done_at is null") == 1
 

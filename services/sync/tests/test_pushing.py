@@ -16,6 +16,7 @@ from kit import audit
 from kit.barrier import Barrier
 from kit.database import Database
 from kit.errors import Refusal
+from kit.pii import PersonalData
 from kit.sealing import KeyStore
 from kit.validation import violations_of
 from services.sync.neighbours import LONGEST_ASKED, IndexClient, question
@@ -24,6 +25,7 @@ from services.sync.records import Draft, Rejected, judge
 from services.sync.store import QUERIES, Store
 
 BARRIER = Barrier("redact")
+NO_PII = PersonalData("off")
 BANK = "project:push-1a2b3c4d"
 
 
@@ -135,8 +137,8 @@ async def test_one_that_is_erased_while_it_is_compared_was_forgotten(
     await bench.push(record("aaaaaaaa"))
     real = bench.store.lookup
 
-    async def lookup(ids: Sequence[str]) -> Mapping[str, Known]:
-        found = await real(ids)
+    async def lookup(bank: str, ids: Sequence[str]) -> Mapping[str, Known]:
+        found = await real(bank, ids)
         row = found["aaaaaaaa"].row
         if row is not None:
             with audit.calling(audit.CallContext("memory.forget", "user:alice", "t")):
@@ -155,7 +157,7 @@ def test_system_keys_and_secrets_are_dropped_and_the_hash_is_of_the_text_as_sent
     sent.content_hash = "sha256:" + hashlib.sha256(sent.text.encode()).hexdigest()
     sent.metadata["source"].string_value = "AKIAIOSFODNN7EXAMPL2"
     sent.tags.append("AKIAIOSFODNN7EXAMPL2")
-    draft = judge(sent, BARRIER)
+    draft = judge(sent, BARRIER, NO_PII)
     assert isinstance(draft, Draft)
     content = sync_pb2.MemoryContent.FromString(draft.content)
     assert sorted(content.metadata) == ["_retain_id", "source"] and b"AKIA" not in draft.content
@@ -174,24 +176,24 @@ def test_system_keys_and_secrets_are_dropped_and_the_hash_is_of_the_text_as_sent
     ],
 )
 def test_a_bad_record_is_rejected_by_the_name_of_its_field(spoiled: sync_pb2.Record, named: str) -> None:
-    found = judge(spoiled, BARRIER)
+    found = judge(spoiled, BARRIER, NO_PII)
     assert isinstance(found, Rejected) and found.reason.startswith(named)
 
 
 @pytest.mark.parametrize("text", [" \n\t", "\u200b\u00ad", "\u2800\u3164", "\u0301"])
 def test_a_text_without_a_visible_character_is_rejected(text: str) -> None:
-    assert judge(record("aaaaaaaa", text), BARRIER) == Rejected(
+    assert judge(record("aaaaaaaa", text), BARRIER, NO_PII) == Rejected(
         "aaaaaaaa", "text: must hold a visible character"
     )
-    assert isinstance(judge(record("aaaaaaaa", text + "\u20ac"), BARRIER), Draft)
+    assert isinstance(judge(record("aaaaaaaa", text + "\u20ac"), BARRIER, NO_PII), Draft)
 
 
 def test_keys_that_redact_to_one_are_rejected_not_dropped() -> None:
     secrets = [f"tlk_{number:043d}" for number in range(60)]
     spoiled = record("aaaaaaaa", metadata={key: Value(bool_value=True) for key in secrets[:2]})
-    judged = judge(spoiled, BARRIER)
+    judged = judge(spoiled, BARRIER, NO_PII)
     assert isinstance(judged, Rejected) and judged.reason.startswith("metadata: ")
-    assert isinstance(judge(record("aaaaaaaa", metadata={secrets[0]: Value(bool_value=True)}), BARRIER), Draft)
+    assert isinstance(judge(record("aaaaaaaa", metadata={secrets[0]: Value(bool_value=True)}), BARRIER, NO_PII), Draft)
 
 
 def test_a_record_is_measured_before_anything_reads_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,10 +214,10 @@ def test_a_record_is_measured_before_anything_reads_all_of_it(monkeypatch: pytes
         "metadata: a value": nested,
     }
     for named, each in spoiled.items():
-        judged = judge(each, BARRIER)
+        judged = judge(each, BARRIER, NO_PII)
         assert isinstance(judged, Rejected) and judged.reason.startswith(named) and read == []
     large = record("aaaaaaaa", metadata={"a": Value(string_value="x" * 5000)})
-    judged = judge(large, BARRIER)
+    judged = judge(large, BARRIER, NO_PII)
     assert isinstance(judged, Rejected) and judged.reason.startswith("metadata: ")
     assert not any(isinstance(each, str) for each in read)
 
@@ -303,6 +305,22 @@ async def test_the_banks_barrier_goes_before_the_deployments(
         assert [a.status for a in again] == ["unchanged"]
 
 
+async def test_the_banks_policy_says_what_becomes_of_personal_data(bench: Bench) -> None:
+    await bench.superuser("select memory.put_bank($1, null, null, 'user:alice')", BANK)
+    put = "select memory.put_policy($1, null, 'off', null, null, null, null, null, $2)"
+    first = record("aaaaaaaa", "write to ola@example.com")
+    assert [a.status for a in await bench.push(first)] == ["stored"]
+    await bench.superuser(put, BANK, "reject")
+    refused = await bench.push(record("bbbbbbbb", "write to ola@example.com"), record("cccccccc", "hello"))
+    assert [a.status for a in refused] == ["rejected", "stored"]
+    assert "EMAIL" in refused[0].reason and "ola" not in refused[0].reason
+    await bench.superuser(put, BANK, "redact")
+    again = await bench.push(record("dddddddd", "or to kari@example.com, too"))
+    assert [a.status for a in again] == ["stored"]
+    again = await bench.push(record("dddddddd", "or to [redacted: EMAIL], too"))
+    assert [a.status for a in again] == ["unchanged"]
+
+
 async def test_the_banks_policy_says_what_a_near_duplicate_is_and_becomes(bench: Bench) -> None:
     await bench.push(record("aaaaaaaa"))
     bench.index.answer = {"bbbbbbbb": "aaaaaaaa"}
@@ -332,17 +350,15 @@ SECRET = "api_key=abcdef "
 @pytest.mark.parametrize(
     ("grown", "reason"),
     [
-        (record("aaaaaaaa", SECRET * 3333), "text: must be at most 50000 characters, and has 116655 with"),
+        (record("aaaaaaaa", SECRET * 3333), "text: must be at most 50000 characters, and has 116655 after"),
         (record("aaaaaaaa", tags=["x" * 85 + " " + SECRET[:-1]]), "tags: must be at most 100 characters"),
     ],
 )
-def test_what_a_redaction_makes_too_long_is_rejected_by_its_size(
-    grown: sync_pb2.Record, reason: str
-) -> None:
+def test_what_a_redaction_makes_too_long_is_rejected_by_its_size(grown: sync_pb2.Record, reason: str) -> None:
     assert violations_of(grown) == []
-    found = judge(grown, BARRIER)
+    found = judge(grown, BARRIER, NO_PII)
     assert isinstance(found, Rejected) and found.reason.startswith(reason) and "abcdef" not in found.reason
-    assert isinstance(judge(grown, Barrier("off")), Draft)
+    assert isinstance(judge(grown, Barrier("off"), NO_PII), Draft)
 
 
 def drafts(*texts: str) -> list[Draft]:
@@ -369,7 +385,9 @@ async def test_equal_texts_of_one_push_are_one_whatever_their_length(monkeypatch
     class Stub:
         def __init__(self, channel: object) -> None: ...
 
-        async def FindNearDuplicates(self, request: index_pb2.FindNearDuplicatesRequest, **_: object) -> object:
+        async def FindNearDuplicates(
+            self, request: index_pb2.FindNearDuplicatesRequest, **_: object
+        ) -> object:
             assert [candidate.id for candidate in request.candidates] == ["draft-000", "draft-002"]
             return index_pb2.FindNearDuplicatesResponse(
                 results=[index_pb2.NearDuplicate(id="draft-000", duplicate_of="stored00")]
@@ -379,3 +397,11 @@ async def test_equal_texts_of_one_push_are_one_whatever_their_length(monkeypatch
     found = await client.find(BANK, drafts("one", " one", "two", "two"), 0.95)
     assert found == {"draft-000": "stored00", "draft-001": "stored00", "draft-003": "draft-002"}
     await client.close()
+
+
+async def test_each_push_leaves_its_audit_row_and_one_that_stored_nothing_leaves_none(bench: Bench) -> None:
+    await bench.push(record("aaaaaaaa"))  # makes the bank
+    await bench.push(record("bbbbbbbb", "second"), record("cccccccc", "third"))
+    await bench.push(record("bbbbbbbb", "second"))
+    rows = "select string_agg(name || ' ' || objects, ', ' order by audit_id) from compliance.audit_calls"
+    assert await bench.superuser(rows) == "memory.push 1, memory.push 2"

@@ -526,7 +526,7 @@ class AccessGrant(_message.Message):
     PERMISSIONS_FIELD_NUMBER: _builtins.int
     EFFECT_FIELD_NUMBER: _builtins.int
     subject: _builtins.str
-    """A principal, a group (`team:<name>`) or a case-sensitive fnmatch pattern over principals."""
+    """A principal, a group by its whole name (`team:<name>`) or a case-sensitive fnmatch pattern over principals."""
     pattern: _builtins.str
     """A case-sensitive fnmatch pattern over bank ids; it never reaches a PRIVATE bank."""
     effect: _builtins.str
@@ -1180,6 +1180,7 @@ class Policy(_message.Message):
     TEAM_MEMORY_FIELD_NUMBER: _builtins.int
     MIN_LANE_FIELD_NUMBER: _builtins.int
     PUBLISH_REQUIRES_REVIEW_FIELD_NUMBER: _builtins.int
+    PII_FIELD_NUMBER: _builtins.int
     barrier: _builtins.str
     """What becomes of secrets in a text: `redact`, `reject` or `off`."""
     near_duplicates: _builtins.str
@@ -1194,6 +1195,10 @@ class Policy(_message.Message):
     """The least reviewed lane that the bank serves to agents: `synced`, `capture` or `entry`."""
     publish_requires_review: _builtins.bool
     """Whether what consolidation would publish goes to review."""
+    pii: _builtins.str
+    """What becomes of personal data of a known shape in a text, such as addresses and phone numbers: `off`, `redact` or
+    `reject`.
+    """
     def __init__(
         self,
         *,
@@ -1204,10 +1209,11 @@ class Policy(_message.Message):
         team_memory: _builtins.bool | None = ...,
         min_lane: _builtins.str | None = ...,
         publish_requires_review: _builtins.bool | None = ...,
+        pii: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_barrier", b"_barrier", "_classification", b"_classification", "_min_lane", b"_min_lane", "_near_duplicate_threshold", b"_near_duplicate_threshold", "_near_duplicates", b"_near_duplicates", "_publish_requires_review", b"_publish_requires_review", "_team_memory", b"_team_memory", "barrier", b"barrier", "classification", b"classification", "min_lane", b"min_lane", "near_duplicate_threshold", b"near_duplicate_threshold", "near_duplicates", b"near_duplicates", "publish_requires_review", b"publish_requires_review", "team_memory", b"team_memory"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_barrier", b"_barrier", "_classification", b"_classification", "_min_lane", b"_min_lane", "_near_duplicate_threshold", b"_near_duplicate_threshold", "_near_duplicates", b"_near_duplicates", "_pii", b"_pii", "_publish_requires_review", b"_publish_requires_review", "_team_memory", b"_team_memory", "barrier", b"barrier", "classification", b"classification", "min_lane", b"min_lane", "near_duplicate_threshold", b"near_duplicate_threshold", "near_duplicates", b"near_duplicates", "pii", b"pii", "publish_requires_review", b"publish_requires_review", "team_memory", b"team_memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_barrier", b"_barrier", "_classification", b"_classification", "_min_lane", b"_min_lane", "_near_duplicate_threshold", b"_near_duplicate_threshold", "_near_duplicates", b"_near_duplicates", "_publish_requires_review", b"_publish_requires_review", "_team_memory", b"_team_memory", "barrier", b"barrier", "classification", b"classification", "min_lane", b"min_lane", "near_duplicate_threshold", b"near_duplicate_threshold", "near_duplicates", b"near_duplicates", "publish_requires_review", b"publish_requires_review", "team_memory", b"team_memory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_barrier", b"_barrier", "_classification", b"_classification", "_min_lane", b"_min_lane", "_near_duplicate_threshold", b"_near_duplicate_threshold", "_near_duplicates", b"_near_duplicates", "_pii", b"_pii", "_publish_requires_review", b"_publish_requires_review", "_team_memory", b"_team_memory", "barrier", b"barrier", "classification", b"classification", "min_lane", b"min_lane", "near_duplicate_threshold", b"near_duplicate_threshold", "near_duplicates", b"near_duplicates", "pii", b"pii", "publish_requires_review", b"publish_requires_review", "team_memory", b"team_memory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__barrier: _TypeAlias = _typing.Literal["barrier"]  # noqa: Y015
     _WhichOneofArgType__barrier: _TypeAlias = _typing.Literal["_barrier", b"_barrier"]  # noqa: Y015
@@ -1219,6 +1225,8 @@ class Policy(_message.Message):
     _WhichOneofArgType__near_duplicate_threshold: _TypeAlias = _typing.Literal["_near_duplicate_threshold", b"_near_duplicate_threshold"]  # noqa: Y015
     _WhichOneofReturnType__near_duplicates: _TypeAlias = _typing.Literal["near_duplicates"]  # noqa: Y015
     _WhichOneofArgType__near_duplicates: _TypeAlias = _typing.Literal["_near_duplicates", b"_near_duplicates"]  # noqa: Y015
+    _WhichOneofReturnType__pii: _TypeAlias = _typing.Literal["pii"]  # noqa: Y015
+    _WhichOneofArgType__pii: _TypeAlias = _typing.Literal["_pii", b"_pii"]  # noqa: Y015
     _WhichOneofReturnType__publish_requires_review: _TypeAlias = _typing.Literal["publish_requires_review"]  # noqa: Y015
     _WhichOneofArgType__publish_requires_review: _TypeAlias = _typing.Literal["_publish_requires_review", b"_publish_requires_review"]  # noqa: Y015
     _WhichOneofReturnType__team_memory: _TypeAlias = _typing.Literal["team_memory"]  # noqa: Y015
@@ -1233,6 +1241,8 @@ class Policy(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__near_duplicate_threshold) -> _WhichOneofReturnType__near_duplicate_threshold | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__near_duplicates) -> _WhichOneofReturnType__near_duplicates | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pii) -> _WhichOneofReturnType__pii | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__publish_requires_review) -> _WhichOneofReturnType__publish_requires_review | None: ...
     @_typing.overload

@@ -82,6 +82,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """A memory's key should be in the key store and is not; metadata carries the memory's id. To call again does not help:
     an operator has to act.
     """
+    ERROR_REASON_HUMAN_TRUST_REQUIRES_PERSON: _ErrorReason.ValueType  # 29
+    """Only a person who is present may vouch for a memory as `human`: sign in with `teamlore login`."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """ErrorReason is the reason in the google.rpc.ErrorInfo of every refusal (domain `teamlore.dev`), without its prefix."""
@@ -146,4 +148,6 @@ ERROR_REASON_KEY_MISSING: ErrorReason.ValueType  # 28
 """A memory's key should be in the key store and is not; metadata carries the memory's id. To call again does not help:
 an operator has to act.
 """
+ERROR_REASON_HUMAN_TRUST_REQUIRES_PERSON: ErrorReason.ValueType  # 29
+"""Only a person who is present may vouch for a memory as `human`: sign in with `teamlore login`."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

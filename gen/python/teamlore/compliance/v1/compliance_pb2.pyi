@@ -304,6 +304,7 @@ class Erasure(_message.Message):
     UNCONFIRMED_DEVICES_FIELD_NUMBER: _builtins.int
     RECEIPT_FIELD_NUMBER: _builtins.int
     STOPPED_BY_HOLD_FIELD_NUMBER: _builtins.int
+    RETIRED_DEVICES_FIELD_NUMBER: _builtins.int
     erasure_id: _builtins.str
     """The id."""
     bank: _builtins.str
@@ -336,6 +337,10 @@ class Erasure(_message.Message):
     def receipt(self) -> Global___Receipt:
         """The signed receipt; absent until `server_done`."""
 
+    @_builtins.property
+    def retired_devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___RetiredDevice]:
+        """Devices that were retired before they confirmed it."""
+
     def __init__(
         self,
         *,
@@ -350,14 +355,43 @@ class Erasure(_message.Message):
         unconfirmed_devices: _abc.Iterable[_builtins.str] | None = ...,
         receipt: Global___Receipt | None = ...,
         stopped_by_hold: _builtins.bool = ...,
+        retired_devices: _abc.Iterable[Global___RetiredDevice] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt", "requested_at", b"requested_at", "server_done_at", b"server_done_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bank", b"bank", "confirmed_devices", b"confirmed_devices", "erasure_id", b"erasure_id", "memory_count", b"memory_count", "receipt", b"receipt", "requested_at", b"requested_at", "server_done_at", b"server_done_at", "state", b"state", "stopped_by_hold", b"stopped_by_hold", "through_seq", b"through_seq", "unconfirmed_devices", b"unconfirmed_devices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bank", b"bank", "confirmed_devices", b"confirmed_devices", "erasure_id", b"erasure_id", "memory_count", b"memory_count", "receipt", b"receipt", "requested_at", b"requested_at", "retired_devices", b"retired_devices", "server_done_at", b"server_done_at", "state", b"state", "stopped_by_hold", b"stopped_by_hold", "through_seq", b"through_seq", "unconfirmed_devices", b"unconfirmed_devices"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Erasure: _TypeAlias = Erasure  # noqa: Y015
+
+@_typing.final
+class RetiredDevice(_message.Message):
+    """RetiredDevice is a device that no longer counts as a mirror."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_ID_FIELD_NUMBER: _builtins.int
+    RETIRED_AT_FIELD_NUMBER: _builtins.int
+    device_id: _builtins.str
+    """The device."""
+    @_builtins.property
+    def retired_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was retired."""
+
+    def __init__(
+        self,
+        *,
+        device_id: _builtins.str = ...,
+        retired_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["retired_at", b"retired_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_id", b"device_id", "retired_at", b"retired_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetiredDevice: _TypeAlias = RetiredDevice  # noqa: Y015
 
 @_typing.final
 class Receipt(_message.Message):

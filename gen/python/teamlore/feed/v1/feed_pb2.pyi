@@ -64,6 +64,10 @@ class Change(_message.Message):
     LANE_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    TRUST_FIELD_NUMBER: _builtins.int
+    MAY_BE_STALE_FIELD_NUMBER: _builtins.int
+    SUPERSEDED_BY_FIELD_NUMBER: _builtins.int
+    LAST_VERIFIED_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The memory's id."""
     text: _builtins.str
@@ -84,6 +88,12 @@ class Change(_message.Message):
     """`current`, `suspect`, `contradicted` or `superseded`."""
     version: _builtins.int
     """Grows with each change of the status."""
+    trust: _builtins.str
+    """`extracted`, `agent_inferred`, `agent_verified` or `human`."""
+    may_be_stale: _builtins.bool
+    """True where somebody thinks that it may no longer hold."""
+    superseded_by: _builtins.str
+    """The memory of the bank that took its place; empty for none."""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The tags."""
@@ -104,6 +114,10 @@ class Change(_message.Message):
     def retained_at(self) -> _timestamp_pb2.Timestamp:
         """When the memory was stored."""
 
+    @_builtins.property
+    def last_verified(self) -> _timestamp_pb2.Timestamp:
+        """When somebody last looked whether it holds."""
+
     def __init__(
         self,
         *,
@@ -122,10 +136,14 @@ class Change(_message.Message):
         lane: _builtins.str = ...,
         status: _builtins.str = ...,
         version: _builtins.int = ...,
+        trust: _builtins.str = ...,
+        may_be_stale: _builtins.bool = ...,
+        superseded_by: _builtins.str = ...,
+        last_verified: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["changed_at", b"changed_at", "occurred_at", b"occurred_at", "retained_at", b"retained_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["changed_at", b"changed_at", "last_verified", b"last_verified", "occurred_at", b"occurred_at", "retained_at", b"retained_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["author", b"author", "changed_at", b"changed_at", "deleted", b"deleted", "derivation", b"derivation", "fact_type", b"fact_type", "id", b"id", "lane", b"lane", "metadata", b"metadata", "occurred_at", b"occurred_at", "retained_at", b"retained_at", "seq", b"seq", "status", b"status", "tags", b"tags", "text", b"text", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["author", b"author", "changed_at", b"changed_at", "deleted", b"deleted", "derivation", b"derivation", "fact_type", b"fact_type", "id", b"id", "lane", b"lane", "last_verified", b"last_verified", "may_be_stale", b"may_be_stale", "metadata", b"metadata", "occurred_at", b"occurred_at", "retained_at", b"retained_at", "seq", b"seq", "status", b"status", "superseded_by", b"superseded_by", "tags", b"tags", "text", b"text", "trust", b"trust", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -527,6 +545,155 @@ class RegisterDeviceResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RegisterDeviceResponse: _TypeAlias = RegisterDeviceResponse  # noqa: Y015
+
+@_typing.final
+class ListDevicesRequest(_message.Message):
+    """ListDevicesRequest names a bank and a page."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BANK_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    bank: _builtins.str
+    """The bank."""
+    page_size: _builtins.int
+    """How many; 0 means 100, more than 1000 is 1000."""
+    page_token: _builtins.str
+    """Where to go on; empty for the beginning."""
+    def __init__(
+        self,
+        *,
+        bank: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bank", b"bank", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDevicesRequest: _TypeAlias = ListDevicesRequest  # noqa: Y015
+
+@_typing.final
+class Device(_message.Message):
+    """Device is one mirror of a bank."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_ID_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    REGISTERED_AT_FIELD_NUMBER: _builtins.int
+    LAST_SEEN_AT_FIELD_NUMBER: _builtins.int
+    ACKED_SEQ_FIELD_NUMBER: _builtins.int
+    RETIRED_AT_FIELD_NUMBER: _builtins.int
+    device_id: _builtins.str
+    """The random id that the device keeps."""
+    principal: _builtins.str
+    """Whose it is."""
+    acked_seq: _builtins.int
+    """Nothing erased at or below this seq is left on it."""
+    @_builtins.property
+    def registered_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was first registered."""
+
+    @_builtins.property
+    def last_seen_at(self) -> _timestamp_pb2.Timestamp:
+        """When it last registered or confirmed."""
+
+    @_builtins.property
+    def retired_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was retired; absent for one in use."""
+
+    def __init__(
+        self,
+        *,
+        device_id: _builtins.str = ...,
+        principal: _builtins.str = ...,
+        registered_at: _timestamp_pb2.Timestamp | None = ...,
+        last_seen_at: _timestamp_pb2.Timestamp | None = ...,
+        acked_seq: _builtins.int = ...,
+        retired_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_seen_at", b"last_seen_at", "registered_at", b"registered_at", "retired_at", b"retired_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "device_id", b"device_id", "last_seen_at", b"last_seen_at", "principal", b"principal", "registered_at", b"registered_at", "retired_at", b"retired_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Device: _TypeAlias = Device  # noqa: Y015
+
+@_typing.final
+class ListDevicesResponse(_message.Message):
+    """ListDevicesResponse is one page."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Where to go on; empty at the end."""
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Device]:
+        """In order of id."""
+
+    def __init__(
+        self,
+        *,
+        devices: _abc.Iterable[Global___Device] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDevicesResponse: _TypeAlias = ListDevicesResponse  # noqa: Y015
+
+@_typing.final
+class RetireDeviceRequest(_message.Message):
+    """RetireDeviceRequest names a device."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BANK_FIELD_NUMBER: _builtins.int
+    DEVICE_ID_FIELD_NUMBER: _builtins.int
+    bank: _builtins.str
+    """The bank."""
+    device_id: _builtins.str
+    """The device."""
+    def __init__(
+        self,
+        *,
+        bank: _builtins.str = ...,
+        device_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bank", b"bank", "device_id", b"device_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetireDeviceRequest: _TypeAlias = RetireDeviceRequest  # noqa: Y015
+
+@_typing.final
+class RetireDeviceResponse(_message.Message):
+    """RetireDeviceResponse says that it is retired."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetireDeviceResponse: _TypeAlias = RetireDeviceResponse  # noqa: Y015
 
 @_typing.final
 class AckErasuresRequest(_message.Message):

@@ -65,6 +65,16 @@ class FeedServiceStub:
                 request_serializer=teamlore_dot_feed_dot_v1_dot_feed__pb2.RegisterDeviceRequest.SerializeToString,
                 response_deserializer=teamlore_dot_feed_dot_v1_dot_feed__pb2.RegisterDeviceResponse.FromString,
                 _registered_method=True)
+        self.ListDevices = channel.unary_unary(
+                '/teamlore.feed.v1.FeedService/ListDevices',
+                request_serializer=teamlore_dot_feed_dot_v1_dot_feed__pb2.ListDevicesRequest.SerializeToString,
+                response_deserializer=teamlore_dot_feed_dot_v1_dot_feed__pb2.ListDevicesResponse.FromString,
+                _registered_method=True)
+        self.RetireDevice = channel.unary_unary(
+                '/teamlore.feed.v1.FeedService/RetireDevice',
+                request_serializer=teamlore_dot_feed_dot_v1_dot_feed__pb2.RetireDeviceRequest.SerializeToString,
+                response_deserializer=teamlore_dot_feed_dot_v1_dot_feed__pb2.RetireDeviceResponse.FromString,
+                _registered_method=True)
         self.AckErasures = channel.unary_unary(
                 '/teamlore.feed.v1.FeedService/AckErasures',
                 request_serializer=teamlore_dot_feed_dot_v1_dot_feed__pb2.AckErasuresRequest.SerializeToString,
@@ -118,6 +128,20 @@ class FeedServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListDevices(self, request, context):
+        """Lists the caller's devices in a bank; with admin on the bank, everybody's.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RetireDevice(self, request, context):
+        """Retires a device of the caller, or, with admin on the bank, anybody's: receipts name it as retired from then on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AckErasures(self, request, context):
         """Confirms that the device's files hold nothing of what was erased at or below a seq.
         """
@@ -157,6 +181,16 @@ def add_FeedServiceServicer_to_server(servicer, server):
                     servicer.RegisterDevice,
                     request_deserializer=teamlore_dot_feed_dot_v1_dot_feed__pb2.RegisterDeviceRequest.FromString,
                     response_serializer=teamlore_dot_feed_dot_v1_dot_feed__pb2.RegisterDeviceResponse.SerializeToString,
+            ),
+            'ListDevices': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDevices,
+                    request_deserializer=teamlore_dot_feed_dot_v1_dot_feed__pb2.ListDevicesRequest.FromString,
+                    response_serializer=teamlore_dot_feed_dot_v1_dot_feed__pb2.ListDevicesResponse.SerializeToString,
+            ),
+            'RetireDevice': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetireDevice,
+                    request_deserializer=teamlore_dot_feed_dot_v1_dot_feed__pb2.RetireDeviceRequest.FromString,
+                    response_serializer=teamlore_dot_feed_dot_v1_dot_feed__pb2.RetireDeviceResponse.SerializeToString,
             ),
             'AckErasures': grpc.unary_unary_rpc_method_handler(
                     servicer.AckErasures,
@@ -327,6 +361,60 @@ class FeedService:
             '/teamlore.feed.v1.FeedService/RegisterDevice',
             teamlore_dot_feed_dot_v1_dot_feed__pb2.RegisterDeviceRequest.SerializeToString,
             teamlore_dot_feed_dot_v1_dot_feed__pb2.RegisterDeviceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDevices(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/teamlore.feed.v1.FeedService/ListDevices',
+            teamlore_dot_feed_dot_v1_dot_feed__pb2.ListDevicesRequest.SerializeToString,
+            teamlore_dot_feed_dot_v1_dot_feed__pb2.ListDevicesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetireDevice(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/teamlore.feed.v1.FeedService/RetireDevice',
+            teamlore_dot_feed_dot_v1_dot_feed__pb2.RetireDeviceRequest.SerializeToString,
+            teamlore_dot_feed_dot_v1_dot_feed__pb2.RetireDeviceResponse.FromString,
             options,
             channel_credentials,
             insecure,

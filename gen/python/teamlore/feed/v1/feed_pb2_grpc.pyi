@@ -45,6 +45,10 @@ class FeedServiceStub:
     """Pages through the live memories of a bank by id, for a mirror that has to reconcile."""
     RegisterDevice: _grpc.UnaryUnaryMultiCallable[_feed_pb2.RegisterDeviceRequest, _feed_pb2.RegisterDeviceResponse]
     """Makes a device known as a mirror of a bank, so that erasures name it until it confirms them."""
+    ListDevices: _grpc.UnaryUnaryMultiCallable[_feed_pb2.ListDevicesRequest, _feed_pb2.ListDevicesResponse]
+    """Lists the caller's devices in a bank; with admin on the bank, everybody's."""
+    RetireDevice: _grpc.UnaryUnaryMultiCallable[_feed_pb2.RetireDeviceRequest, _feed_pb2.RetireDeviceResponse]
+    """Retires a device of the caller, or, with admin on the bank, anybody's: receipts name it as retired from then on."""
     AckErasures: _grpc.UnaryUnaryMultiCallable[_feed_pb2.AckErasuresRequest, _feed_pb2.AckErasuresResponse]
     """Confirms that the device's files hold nothing of what was erased at or below a seq."""
 
@@ -65,6 +69,10 @@ class FeedServiceAsyncStub(FeedServiceStub):
     """Pages through the live memories of a bank by id, for a mirror that has to reconcile."""
     RegisterDevice: _aio.UnaryUnaryMultiCallable[_feed_pb2.RegisterDeviceRequest, _feed_pb2.RegisterDeviceResponse]  # type: ignore[assignment]
     """Makes a device known as a mirror of a bank, so that erasures name it until it confirms them."""
+    ListDevices: _aio.UnaryUnaryMultiCallable[_feed_pb2.ListDevicesRequest, _feed_pb2.ListDevicesResponse]  # type: ignore[assignment]
+    """Lists the caller's devices in a bank; with admin on the bank, everybody's."""
+    RetireDevice: _aio.UnaryUnaryMultiCallable[_feed_pb2.RetireDeviceRequest, _feed_pb2.RetireDeviceResponse]  # type: ignore[assignment]
+    """Retires a device of the caller, or, with admin on the bank, anybody's: receipts name it as retired from then on."""
     AckErasures: _aio.UnaryUnaryMultiCallable[_feed_pb2.AckErasuresRequest, _feed_pb2.AckErasuresResponse]  # type: ignore[assignment]
     """Confirms that the device's files hold nothing of what was erased at or below a seq."""
 
@@ -118,6 +126,22 @@ class FeedServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_feed_pb2.RegisterDeviceResponse, _abc.Awaitable[_feed_pb2.RegisterDeviceResponse]]:
         """Makes a device known as a mirror of a bank, so that erasures name it until it confirms them."""
+
+    @_abc_1.abstractmethod
+    def ListDevices(
+        self,
+        request: _feed_pb2.ListDevicesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_feed_pb2.ListDevicesResponse, _abc.Awaitable[_feed_pb2.ListDevicesResponse]]:
+        """Lists the caller's devices in a bank; with admin on the bank, everybody's."""
+
+    @_abc_1.abstractmethod
+    def RetireDevice(
+        self,
+        request: _feed_pb2.RetireDeviceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_feed_pb2.RetireDeviceResponse, _abc.Awaitable[_feed_pb2.RetireDeviceResponse]]:
+        """Retires a device of the caller, or, with admin on the bank, anybody's: receipts name it as retired from then on."""
 
     @_abc_1.abstractmethod
     def AckErasures(

@@ -243,6 +243,338 @@ class PushResponse(_message.Message):
 Global___PushResponse: _TypeAlias = PushResponse  # noqa: Y015
 
 @_typing.final
+class PushStreamRequest(_message.Message):
+    """PushStreamRequest carries one batch of records."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BANK_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    bank: _builtins.str
+    """The bank, in the first message; later ones leave it out or repeat it."""
+    sequence: _builtins.int
+    """The number of this batch: any that is higher than the last one's."""
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___Record]:
+        """1 to 100 records, as in PushRequest."""
+
+    def __init__(
+        self,
+        *,
+        bank: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+        records: _abc.Iterable[Global___Record] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bank", b"bank", "records", b"records", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PushStreamRequest: _TypeAlias = PushStreamRequest  # noqa: Y015
+
+@_typing.final
+class PushStreamResponse(_message.Message):
+    """PushStreamResponse answers one batch, after its commit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
+    DEDUP_SKIPPED_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    """The number of the batch."""
+    dedup_skipped: _builtins.bool
+    """As in PushResponse."""
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___PushResult]:
+        """One answer per record, in order."""
+
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        results: _abc.Iterable[Global___PushResult] | None = ...,
+        dedup_skipped: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dedup_skipped", b"dedup_skipped", "results", b"results", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PushStreamResponse: _TypeAlias = PushStreamResponse  # noqa: Y015
+
+@_typing.final
+class Memory(_message.Message):
+    """Memory is a live memory as it stands. Its field numbers are those of the feed's Change."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class MetadataEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> _struct_pb2.Value: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _struct_pb2.Value | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ID_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    OCCURRED_AT_FIELD_NUMBER: _builtins.int
+    FACT_TYPE_FIELD_NUMBER: _builtins.int
+    SEQ_FIELD_NUMBER: _builtins.int
+    RETAINED_AT_FIELD_NUMBER: _builtins.int
+    DERIVATION_FIELD_NUMBER: _builtins.int
+    AUTHOR_FIELD_NUMBER: _builtins.int
+    LANE_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    TRUST_FIELD_NUMBER: _builtins.int
+    MAY_BE_STALE_FIELD_NUMBER: _builtins.int
+    SUPERSEDED_BY_FIELD_NUMBER: _builtins.int
+    LAST_VERIFIED_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """The id."""
+    text: _builtins.str
+    """The text."""
+    fact_type: _builtins.str
+    """The kind of fact."""
+    seq: _builtins.int
+    """The number of its newest step in the bank."""
+    derivation: _builtins.str
+    """`fact`, `observation` or `model`."""
+    author: _builtins.str
+    """The authenticated principal who pushed it."""
+    lane: _builtins.str
+    """`synced`, `entry` or `capture`."""
+    status: _builtins.str
+    """`current`, `suspect`, `contradicted` or `superseded`."""
+    version: _builtins.int
+    """Grows with each change of the status."""
+    trust: _builtins.str
+    """`extracted`, `agent_inferred`, `agent_verified` or `human`."""
+    may_be_stale: _builtins.bool
+    """True where somebody thinks that it may no longer hold."""
+    superseded_by: _builtins.str
+    """The memory of the bank that took its place; empty for none."""
+    @_builtins.property
+    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The tags."""
+
+    @_builtins.property
+    def metadata(self) -> _containers.MessageMap[_builtins.str, _struct_pb2.Value]:
+        """Scalars by key."""
+
+    @_builtins.property
+    def occurred_at(self) -> _timestamp_pb2.Timestamp:
+        """When what the text tells happened."""
+
+    @_builtins.property
+    def retained_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was stored."""
+
+    @_builtins.property
+    def last_verified(self) -> _timestamp_pb2.Timestamp:
+        """When somebody last looked whether it holds."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        text: _builtins.str = ...,
+        tags: _abc.Iterable[_builtins.str] | None = ...,
+        metadata: _abc.Mapping[_builtins.str, _struct_pb2.Value] | None = ...,
+        occurred_at: _timestamp_pb2.Timestamp | None = ...,
+        fact_type: _builtins.str = ...,
+        seq: _builtins.int = ...,
+        retained_at: _timestamp_pb2.Timestamp | None = ...,
+        derivation: _builtins.str = ...,
+        author: _builtins.str = ...,
+        lane: _builtins.str = ...,
+        status: _builtins.str = ...,
+        version: _builtins.int = ...,
+        trust: _builtins.str = ...,
+        may_be_stale: _builtins.bool = ...,
+        superseded_by: _builtins.str = ...,
+        last_verified: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_verified", b"last_verified", "occurred_at", b"occurred_at", "retained_at", b"retained_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["author", b"author", "derivation", b"derivation", "fact_type", b"fact_type", "id", b"id", "lane", b"lane", "last_verified", b"last_verified", "may_be_stale", b"may_be_stale", "metadata", b"metadata", "occurred_at", b"occurred_at", "retained_at", b"retained_at", "seq", b"seq", "status", b"status", "superseded_by", b"superseded_by", "tags", b"tags", "text", b"text", "trust", b"trust", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Memory: _TypeAlias = Memory  # noqa: Y015
+
+@_typing.final
+class GetMemoriesRequest(_message.Message):
+    """GetMemoriesRequest names memories of one bank."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BANK_FIELD_NUMBER: _builtins.int
+    MEMORY_IDS_FIELD_NUMBER: _builtins.int
+    bank: _builtins.str
+    """The bank."""
+    @_builtins.property
+    def memory_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """1 to 100 ids."""
+
+    def __init__(
+        self,
+        *,
+        bank: _builtins.str = ...,
+        memory_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bank", b"bank", "memory_ids", b"memory_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetMemoriesRequest: _TypeAlias = GetMemoriesRequest  # noqa: Y015
+
+@_typing.final
+class GetMemoriesResponse(_message.Message):
+    """GetMemoriesResponse holds those that are live in the bank; others are left out without a word."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMORIES_FIELD_NUMBER: _builtins.int
+    REMAINING_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def memories(self) -> _containers.RepeatedCompositeFieldContainer[Global___Memory]:
+        """In order of id."""
+
+    @_builtins.property
+    def remaining_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Live ones that no longer fitted into one answer: ask for them again."""
+
+    def __init__(
+        self,
+        *,
+        memories: _abc.Iterable[Global___Memory] | None = ...,
+        remaining_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memories", b"memories", "remaining_ids", b"remaining_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetMemoriesResponse: _TypeAlias = GetMemoriesResponse  # noqa: Y015
+
+@_typing.final
+class UpdateStatusRequest(_message.Message):
+    """UpdateStatusRequest says what to change; what is absent stays."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BANK_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    TRUST_FIELD_NUMBER: _builtins.int
+    MAY_BE_STALE_FIELD_NUMBER: _builtins.int
+    SUPERSEDED_BY_FIELD_NUMBER: _builtins.int
+    LAST_VERIFIED_FIELD_NUMBER: _builtins.int
+    bank: _builtins.str
+    """The bank."""
+    id: _builtins.str
+    """The memory."""
+    version: _builtins.int
+    """The version that the caller has seen; another one is VERSION_CONFLICT, with the newest in the metadata."""
+    status: _builtins.str
+    """`current`, `suspect`, `contradicted` or `superseded`. The last two leave recall by default."""
+    trust: _builtins.str
+    """`extracted`, `agent_inferred`, `agent_verified`, or `human`: the last one only where a person is present."""
+    may_be_stale: _builtins.bool
+    """Whether it may no longer hold."""
+    superseded_by: _builtins.str
+    """Another live memory of the bank that takes its place; empty for none."""
+    @_builtins.property
+    def last_verified(self) -> _timestamp_pb2.Timestamp:
+        """When somebody looked whether it holds."""
+
+    def __init__(
+        self,
+        *,
+        bank: _builtins.str = ...,
+        id: _builtins.str = ...,
+        version: _builtins.int = ...,
+        status: _builtins.str | None = ...,
+        trust: _builtins.str | None = ...,
+        may_be_stale: _builtins.bool | None = ...,
+        superseded_by: _builtins.str | None = ...,
+        last_verified: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_may_be_stale", b"_may_be_stale", "_status", b"_status", "_superseded_by", b"_superseded_by", "_trust", b"_trust", "last_verified", b"last_verified", "may_be_stale", b"may_be_stale", "status", b"status", "superseded_by", b"superseded_by", "trust", b"trust"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_may_be_stale", b"_may_be_stale", "_status", b"_status", "_superseded_by", b"_superseded_by", "_trust", b"_trust", "bank", b"bank", "id", b"id", "last_verified", b"last_verified", "may_be_stale", b"may_be_stale", "status", b"status", "superseded_by", b"superseded_by", "trust", b"trust", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__may_be_stale: _TypeAlias = _typing.Literal["may_be_stale"]  # noqa: Y015
+    _WhichOneofArgType__may_be_stale: _TypeAlias = _typing.Literal["_may_be_stale", b"_may_be_stale"]  # noqa: Y015
+    _WhichOneofReturnType__status: _TypeAlias = _typing.Literal["status"]  # noqa: Y015
+    _WhichOneofArgType__status: _TypeAlias = _typing.Literal["_status", b"_status"]  # noqa: Y015
+    _WhichOneofReturnType__superseded_by: _TypeAlias = _typing.Literal["superseded_by"]  # noqa: Y015
+    _WhichOneofArgType__superseded_by: _TypeAlias = _typing.Literal["_superseded_by", b"_superseded_by"]  # noqa: Y015
+    _WhichOneofReturnType__trust: _TypeAlias = _typing.Literal["trust"]  # noqa: Y015
+    _WhichOneofArgType__trust: _TypeAlias = _typing.Literal["_trust", b"_trust"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__may_be_stale) -> _WhichOneofReturnType__may_be_stale | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__status) -> _WhichOneofReturnType__status | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__superseded_by) -> _WhichOneofReturnType__superseded_by | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trust) -> _WhichOneofReturnType__trust | None: ...
+
+Global___UpdateStatusRequest: _TypeAlias = UpdateStatusRequest  # noqa: Y015
+
+@_typing.final
+class UpdateStatusResponse(_message.Message):
+    """UpdateStatusResponse tells how the memory stands now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    SEQ_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    """Its version, to be named by the next change."""
+    seq: _builtins.int
+    """The number of its newest step in the bank."""
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        seq: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["seq", b"seq", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateStatusResponse: _TypeAlias = UpdateStatusResponse  # noqa: Y015
+
+@_typing.final
 class ForgetRequest(_message.Message):
     """ForgetRequest names memories of one bank."""
 

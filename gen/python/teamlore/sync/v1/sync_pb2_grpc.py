@@ -40,6 +40,21 @@ class SyncServiceStub:
                 request_serializer=teamlore_dot_sync_dot_v1_dot_sync__pb2.PushRequest.SerializeToString,
                 response_deserializer=teamlore_dot_sync_dot_v1_dot_sync__pb2.PushResponse.FromString,
                 _registered_method=True)
+        self.PushStream = channel.stream_stream(
+                '/teamlore.sync.v1.SyncService/PushStream',
+                request_serializer=teamlore_dot_sync_dot_v1_dot_sync__pb2.PushStreamRequest.SerializeToString,
+                response_deserializer=teamlore_dot_sync_dot_v1_dot_sync__pb2.PushStreamResponse.FromString,
+                _registered_method=True)
+        self.GetMemories = channel.unary_unary(
+                '/teamlore.sync.v1.SyncService/GetMemories',
+                request_serializer=teamlore_dot_sync_dot_v1_dot_sync__pb2.GetMemoriesRequest.SerializeToString,
+                response_deserializer=teamlore_dot_sync_dot_v1_dot_sync__pb2.GetMemoriesResponse.FromString,
+                _registered_method=True)
+        self.UpdateStatus = channel.unary_unary(
+                '/teamlore.sync.v1.SyncService/UpdateStatus',
+                request_serializer=teamlore_dot_sync_dot_v1_dot_sync__pb2.UpdateStatusRequest.SerializeToString,
+                response_deserializer=teamlore_dot_sync_dot_v1_dot_sync__pb2.UpdateStatusResponse.FromString,
+                _registered_method=True)
         self.Forget = channel.unary_unary(
                 '/teamlore.sync.v1.SyncService/Forget',
                 request_serializer=teamlore_dot_sync_dot_v1_dot_sync__pb2.ForgetRequest.SerializeToString,
@@ -58,8 +73,33 @@ class SyncServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PushStream(self, request_iterator, context):
+        """Stores any number of records, a batch at a time; each batch is answered when it is committed, in order. A client that
+        was cut sends again from the first batch without an answer: what was stored is `unchanged`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetMemories(self, request, context):
+        """Gives live memories by their ids.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateStatus(self, request, context):
+        """Changes what is held of a memory's standing, where the caller has seen the newest; its text never changes. The feed
+        tells it as an upsert of the same id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Forget(self, request, context):
-        """Hides memories from recall at once; with `erase` their bytes go too, and the answer names the operation.
+        """Hides memories from recall at once; with `erase` their bytes go too, hidden ones' as well, and the answer names the
+        operation. Other chunks of the same author's retain (`_retain_id`) go with the one that is named. An id that this
+        bank has never seen is buried all the same, so that a late push of it is refused; other banks are not touched.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -72,6 +112,21 @@ def add_SyncServiceServicer_to_server(servicer, server):
                     servicer.Push,
                     request_deserializer=teamlore_dot_sync_dot_v1_dot_sync__pb2.PushRequest.FromString,
                     response_serializer=teamlore_dot_sync_dot_v1_dot_sync__pb2.PushResponse.SerializeToString,
+            ),
+            'PushStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.PushStream,
+                    request_deserializer=teamlore_dot_sync_dot_v1_dot_sync__pb2.PushStreamRequest.FromString,
+                    response_serializer=teamlore_dot_sync_dot_v1_dot_sync__pb2.PushStreamResponse.SerializeToString,
+            ),
+            'GetMemories': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMemories,
+                    request_deserializer=teamlore_dot_sync_dot_v1_dot_sync__pb2.GetMemoriesRequest.FromString,
+                    response_serializer=teamlore_dot_sync_dot_v1_dot_sync__pb2.GetMemoriesResponse.SerializeToString,
+            ),
+            'UpdateStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateStatus,
+                    request_deserializer=teamlore_dot_sync_dot_v1_dot_sync__pb2.UpdateStatusRequest.FromString,
+                    response_serializer=teamlore_dot_sync_dot_v1_dot_sync__pb2.UpdateStatusResponse.SerializeToString,
             ),
             'Forget': grpc.unary_unary_rpc_method_handler(
                     servicer.Forget,
@@ -107,6 +162,87 @@ class SyncService:
             '/teamlore.sync.v1.SyncService/Push',
             teamlore_dot_sync_dot_v1_dot_sync__pb2.PushRequest.SerializeToString,
             teamlore_dot_sync_dot_v1_dot_sync__pb2.PushResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PushStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/teamlore.sync.v1.SyncService/PushStream',
+            teamlore_dot_sync_dot_v1_dot_sync__pb2.PushStreamRequest.SerializeToString,
+            teamlore_dot_sync_dot_v1_dot_sync__pb2.PushStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetMemories(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/teamlore.sync.v1.SyncService/GetMemories',
+            teamlore_dot_sync_dot_v1_dot_sync__pb2.GetMemoriesRequest.SerializeToString,
+            teamlore_dot_sync_dot_v1_dot_sync__pb2.GetMemoriesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/teamlore.sync.v1.SyncService/UpdateStatus',
+            teamlore_dot_sync_dot_v1_dot_sync__pb2.UpdateStatusRequest.SerializeToString,
+            teamlore_dot_sync_dot_v1_dot_sync__pb2.UpdateStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,

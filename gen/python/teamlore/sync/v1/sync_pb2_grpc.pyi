@@ -35,8 +35,21 @@ class SyncServiceStub:
     def __new__(cls, channel: _aio.Channel) -> SyncServiceAsyncStub: ...
     Push: _grpc.UnaryUnaryMultiCallable[_sync_pb2.PushRequest, _sync_pb2.PushResponse]
     """Stores up to 100 records, each as exactly one memory with the id the client gave; one answer per record."""
+    PushStream: _grpc.StreamStreamMultiCallable[_sync_pb2.PushStreamRequest, _sync_pb2.PushStreamResponse]
+    """Stores any number of records, a batch at a time; each batch is answered when it is committed, in order. A client that
+    was cut sends again from the first batch without an answer: what was stored is `unchanged`.
+    """
+    GetMemories: _grpc.UnaryUnaryMultiCallable[_sync_pb2.GetMemoriesRequest, _sync_pb2.GetMemoriesResponse]
+    """Gives live memories by their ids."""
+    UpdateStatus: _grpc.UnaryUnaryMultiCallable[_sync_pb2.UpdateStatusRequest, _sync_pb2.UpdateStatusResponse]
+    """Changes what is held of a memory's standing, where the caller has seen the newest; its text never changes. The feed
+    tells it as an upsert of the same id.
+    """
     Forget: _grpc.UnaryUnaryMultiCallable[_sync_pb2.ForgetRequest, _sync_pb2.ForgetResponse]
-    """Hides memories from recall at once; with `erase` their bytes go too, and the answer names the operation."""
+    """Hides memories from recall at once; with `erase` their bytes go too, hidden ones' as well, and the answer names the
+    operation. Other chunks of the same author's retain (`_retain_id`) go with the one that is named. An id that this
+    bank has never seen is buried all the same, so that a late push of it is refused; other banks are not touched.
+    """
 
 @_typing.type_check_only
 class SyncServiceAsyncStub(SyncServiceStub):
@@ -45,8 +58,21 @@ class SyncServiceAsyncStub(SyncServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Push: _aio.UnaryUnaryMultiCallable[_sync_pb2.PushRequest, _sync_pb2.PushResponse]  # type: ignore[assignment]
     """Stores up to 100 records, each as exactly one memory with the id the client gave; one answer per record."""
+    PushStream: _aio.StreamStreamMultiCallable[_sync_pb2.PushStreamRequest, _sync_pb2.PushStreamResponse]  # type: ignore[assignment]
+    """Stores any number of records, a batch at a time; each batch is answered when it is committed, in order. A client that
+    was cut sends again from the first batch without an answer: what was stored is `unchanged`.
+    """
+    GetMemories: _aio.UnaryUnaryMultiCallable[_sync_pb2.GetMemoriesRequest, _sync_pb2.GetMemoriesResponse]  # type: ignore[assignment]
+    """Gives live memories by their ids."""
+    UpdateStatus: _aio.UnaryUnaryMultiCallable[_sync_pb2.UpdateStatusRequest, _sync_pb2.UpdateStatusResponse]  # type: ignore[assignment]
+    """Changes what is held of a memory's standing, where the caller has seen the newest; its text never changes. The feed
+    tells it as an upsert of the same id.
+    """
     Forget: _aio.UnaryUnaryMultiCallable[_sync_pb2.ForgetRequest, _sync_pb2.ForgetResponse]  # type: ignore[assignment]
-    """Hides memories from recall at once; with `erase` their bytes go too, and the answer names the operation."""
+    """Hides memories from recall at once; with `erase` their bytes go too, hidden ones' as well, and the answer names the
+    operation. Other chunks of the same author's retain (`_retain_id`) go with the one that is named. An id that this
+    bank has never seen is buried all the same, so that a late push of it is refused; other banks are not touched.
+    """
 
 class SyncServiceServicer(metaclass=_abc_1.ABCMeta):
     """SyncService takes what laptops write."""
@@ -60,11 +86,42 @@ class SyncServiceServicer(metaclass=_abc_1.ABCMeta):
         """Stores up to 100 records, each as exactly one memory with the id the client gave; one answer per record."""
 
     @_abc_1.abstractmethod
+    def PushStream(
+        self,
+        request_iterator: _MaybeAsyncIterator[_sync_pb2.PushStreamRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_sync_pb2.PushStreamResponse], _abc.AsyncIterator[_sync_pb2.PushStreamResponse]]:
+        """Stores any number of records, a batch at a time; each batch is answered when it is committed, in order. A client that
+        was cut sends again from the first batch without an answer: what was stored is `unchanged`.
+        """
+
+    @_abc_1.abstractmethod
+    def GetMemories(
+        self,
+        request: _sync_pb2.GetMemoriesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_sync_pb2.GetMemoriesResponse, _abc.Awaitable[_sync_pb2.GetMemoriesResponse]]:
+        """Gives live memories by their ids."""
+
+    @_abc_1.abstractmethod
+    def UpdateStatus(
+        self,
+        request: _sync_pb2.UpdateStatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_sync_pb2.UpdateStatusResponse, _abc.Awaitable[_sync_pb2.UpdateStatusResponse]]:
+        """Changes what is held of a memory's standing, where the caller has seen the newest; its text never changes. The feed
+        tells it as an upsert of the same id.
+        """
+
+    @_abc_1.abstractmethod
     def Forget(
         self,
         request: _sync_pb2.ForgetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sync_pb2.ForgetResponse, _abc.Awaitable[_sync_pb2.ForgetResponse]]:
-        """Hides memories from recall at once; with `erase` their bytes go too, and the answer names the operation."""
+        """Hides memories from recall at once; with `erase` their bytes go too, hidden ones' as well, and the answer names the
+        operation. Other chunks of the same author's retain (`_retain_id`) go with the one that is named. An id that this
+        bank has never seen is buried all the same, so that a late push of it is refused; other banks are not touched.
+        """
 
 def add_SyncServiceServicer_to_server(servicer: SyncServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,158 @@
+"""What is held of a memory: compare-and-set, who may vouch as a human, and what a reader by id gets."""
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from teamlore.sync.v1 import sync_pb2
+
+from kit import audit
+from kit.errors import Refusal
+from services.sync import standing
+from services.sync.store import StatusChange
+from services.sync.tests.test_guard import check_digest
+from services.sync.tests.test_pushing import BANK, Bench, record
+
+
+async def update(
+    bench: Bench, memory_id: str, version: int, bank: str = BANK, person: bool = False, **to: Any
+) -> Any:
+    request = sync_pb2.UpdateStatusRequest(bank=bank, id=memory_id, version=version, **to)
+    with audit.calling(audit.CallContext("memory.update_status", "user:bob", "t")):
+        change = standing.change_of(request, person)
+        return standing.answered(await bench.store.status(bank, memory_id, version, change))
+
+
+async def digest_holds(bench: Bench) -> None:
+    import asyncpg
+
+    connection = await asyncpg.connect(bench.url)
+    await check_digest(connection, BANK)
+    await connection.close()
+
+
+async def test_a_change_is_a_step_of_the_feed_and_the_digest_follows(bench: Bench) -> None:
+    await bench.push(record("aaaaaaaa"), record("bbbbbbbb", "other"))
+    done = await update(
+        bench, "aaaaaaaa", 1, status="superseded", superseded_by="bbbbbbbb", may_be_stale=True
+    )
+    assert (done.version, done.seq) == (2, 3)
+    await digest_holds(bench)
+    assert await bench.superuser("select kind from memory.changes where seq = 3") == "status"
+    row = await bench.superuser(
+        "select row(status, superseded_by, may_be_stale, trust, version)::text from memory.memories where id = 'aaaaaaaa'"
+    )
+    assert row == "(superseded,bbbbbbbb,t,extracted,2)"
+    # The same again changes nothing, and takes no number.
+    assert (await update(bench, "aaaaaaaa", 2, status="superseded")).seq == 3
+    cleared = await update(bench, "aaaaaaaa", 2, superseded_by="")
+    assert (cleared.version, cleared.seq) == (3, 4)
+    assert (
+        await bench.superuser(
+            "select row(status, superseded_by)::text from memory.memories where version = 3"
+        )
+        == '(superseded,"")'
+    )
+
+
+async def test_of_many_who_have_seen_one_version_one_wins(bench: Bench) -> None:
+    await bench.push(record("aaaaaaaa"))
+    words = ["suspect", "contradicted", "superseded"] * 3
+    random.shuffle(words)
+    answers = await asyncio.gather(
+        *(update(bench, "aaaaaaaa", 1, status=word) for word in words), return_exceptions=True
+    )
+    lost = [answer for answer in answers if isinstance(answer, Refusal)]
+    assert len(lost) == 8
+    assert {(each.reason, each.metadata["version"]) for each in lost} == {("VERSION_CONFLICT", "2")}
+    assert await bench.superuser("select head from memory.heads") == 2
+
+
+async def test_only_a_present_person_vouches_as_human(bench: Bench) -> None:
+    await bench.push(record("aaaaaaaa"))
+    with pytest.raises(Refusal) as caught:
+        await update(bench, "aaaaaaaa", 1, trust="human")
+    assert caught.value.reason == "HUMAN_TRUST_REQUIRES_PERSON"
+    assert (await update(bench, "aaaaaaaa", 1, trust="agent_verified")).version == 2
+    assert (await update(bench, "aaaaaaaa", 2, person=True, trust="human")).version == 3
+
+
+@pytest.mark.parametrize("successor", ["aaaaaaaa", "nowhere1", "elsewhere", "hidden01"])
+async def test_a_successor_is_another_live_memory_of_the_bank(bench: Bench, successor: str) -> None:
+    await bench.push(record("aaaaaaaa"), record("hidden01", "hidden"))
+    await bench.push(record("elsewhere", "there"), bank="project:other-1")
+    with audit.calling(audit.CallContext("memory.forget", "user:bob", "t")):
+        await bench.store.forget(BANK, ["hidden01"])
+    with pytest.raises(Refusal) as caught:
+        await update(bench, "aaaaaaaa", 1, superseded_by=successor)
+    assert (caught.value.reason, caught.value.violations[0].field) == ("FIELD_INVALID", "superseded_by")
+
+
+async def test_a_time_outside_the_calendar_is_refused_by_name(bench: Bench) -> None:
+    request = sync_pb2.UpdateStatusRequest(bank=BANK, id="aaaaaaaa", version=1)
+    request.last_verified.seconds = 2**60
+    with pytest.raises(Refusal) as caught:
+        standing.change_of(request, False)
+    assert caught.value.violations[0].field == "last_verified"
+    request.last_verified.FromSeconds(1_790_000_000)
+    assert standing.change_of(request, False) == StatusChange(
+        last_verified=request.last_verified.ToDatetime().astimezone()
+    )
+
+
+async def test_what_is_hidden_elsewhere_or_nowhere_is_one_not_found(bench: Bench) -> None:
+    await bench.push(record("aaaaaaaa"))
+    await bench.push(record("elsewhere", "there"), bank="project:other-1")
+    with audit.calling(audit.CallContext("memory.forget", "user:bob", "t")):
+        await bench.store.forget(BANK, ["aaaaaaaa"])
+    for memory_id in ("aaaaaaaa", "elsewhere", "nowhere1"):
+        with pytest.raises(Refusal) as caught:
+            await update(bench, memory_id, 1, status="suspect")
+        assert (caught.value.reason, caught.value.message) == (
+            "NOT_FOUND",
+            "there is no such memory in this bank",
+        )
+    answer = await standing.opened(bench.store, bench.keys, BANK, ["aaaaaaaa", "elsewhere", "nowhere1"])
+    assert answer == sync_pb2.GetMemoriesResponse()
+
+
+async def test_memories_by_id_come_whole_and_as_many_as_fit(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = record("aaaaaaaa", "We use SQS.", tags=["queue"], fact_type="decision")
+    sent.occurred_at.FromSeconds(1_790_000_000)
+    await bench.push(sent, record("bbbbbbbb", "other"), record("cccccccc", "third"))
+    await update(bench, "aaaaaaaa", 1, status="suspect")
+    ids = ["cccccccc", "bbbbbbbb", "aaaaaaaa"]
+    whole = await standing.opened(bench.store, bench.keys, BANK, ids)
+    assert [m.id for m in whole.memories] == sorted(ids) and not whole.remaining_ids
+    first = whole.memories[0]
+    assert (first.text, list(first.tags), first.fact_type, first.author) == (
+        "We use SQS.",
+        ["queue"],
+        "decision",
+        "user:alice",
+    )
+    assert (first.status, first.version, first.seq, first.occurred_at.seconds) == (
+        "suspect",
+        2,
+        4,
+        1_790_000_000,
+    )
+    monkeypatch.setattr(standing, "LARGEST_ANSWER", 60)
+    part = await standing.opened(bench.store, bench.keys, BANK, ids)
+    assert ([m.id for m in part.memories], list(part.remaining_ids)) == (
+        ["aaaaaaaa"],
+        ["bbbbbbbb", "cccccccc"],
+    )
+
+
+async def test_a_live_memory_without_a_key_is_an_alarm(bench: Bench) -> None:
+    await bench.push(record("aaaaaaaa"))
+    row = (await bench.store.lookup(BANK, ["aaaaaaaa"]))["aaaaaaaa"].row
+    assert row is not None
+    bench.keys.destroy([row.slot])
+    with pytest.raises(Refusal) as caught:
+        await standing.opened(bench.store, bench.keys, BANK, ["aaaaaaaa"])
+    assert caught.value.reason == "KEY_MISSING"
