@@ -112,7 +112,9 @@ class Record(_message.Message):
     FACT_TYPE_FIELD_NUMBER: _builtins.int
     CONTENT_HASH_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """The id, the same at the author, on the server and in each mirror."""
+    """The id, the same at the author, on the server and in each mirror. One that holds the beginning of a token is refused,
+    since ids are kept for ever.
+    """
     text: _builtins.str
     """The text, at most 50,000 characters."""
     fact_type: _builtins.str
