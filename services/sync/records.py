@@ -14,11 +14,13 @@ from kit.pii import PersonalData
 from kit.texts import visible
 from kit.validation import violations_of
 
+CLAIM = "claim"
+"""The kind of fact that has to say what it rests on."""
 KEPT_SYSTEM_KEYS = frozenset({"_created_at", "_retain_id", "_chunk_index"})
 METADATA_BYTES = 4096
 _METADATA_TOO_LARGE = f"must be at most {METADATA_BYTES} bytes"
 LARGEST_NUMBER = float(2**53)
-TEXT_CHARACTERS, TAG_CHARACTERS, KEY_CHARACTERS = 50_000, 100, 100
+TEXT_CHARACTERS, TAG_CHARACTERS, KEY_CHARACTERS, CITATION_CHARACTERS = 50_000, 100, 100, 2000
 """The proto's limits. They are checked of what was sent, and again of what the barrier made of it."""
 
 
@@ -53,6 +55,10 @@ def judge(record: sync_pb2.Record, barrier: Barrier, personal: PersonalData) -> 
         return Rejected(record.id, "text: must hold a visible character")
     if record.content_hash and record.content_hash != "sha256:" + hashlib.sha256(text.encode()).hexdigest():
         return Rejected(record.id, "content_hash: does not fit the text")
+    if any(not citation.uri and not visible(citation.excerpt) for citation in record.citations):
+        return Rejected(record.id, "citations: each names a source, carries an excerpt, or both")
+    if record.fact_type == CLAIM and not record.citations:
+        return Rejected(record.id, "citations: a claim names a source or carries an excerpt of it")
     occurred = None
     if record.HasField("occurred_at"):
         try:
@@ -76,6 +82,8 @@ def judge(record: sync_pb2.Record, barrier: Barrier, personal: PersonalData) -> 
         if problem:
             return Rejected(record.id, f"metadata: {problem}")
         retain = record.metadata["_retain_id"].string_value if "_retain_id" in record.metadata else ""
+    for citation in record.citations:
+        content.citations.add(uri=pass_barrier(citation.uri), excerpt=pass_barrier(citation.excerpt))
     if record.tags:
         content.tags.extend(pass_barrier(tag) for tag in record.tags)
     content.text = pass_barrier(text)
@@ -121,6 +129,10 @@ def _outgrown(content: sync_pb2.MemoryContent) -> str:
         "text": (TEXT_CHARACTERS, len(content.text)),
         "tags": (TAG_CHARACTERS, max(map(len, content.tags), default=0)),
         "metadata": (KEY_CHARACTERS, max(map(len, content.metadata), default=0)),
+        "citations": (
+            CITATION_CHARACTERS,
+            max((max(len(each.uri), len(each.excerpt)) for each in content.citations), default=0),
+        ),
     }
     for name, (limit, size) in longest.items():
         if size > limit:
