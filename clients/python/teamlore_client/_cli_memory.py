@@ -1,6 +1,7 @@
 """`teamlore memory`: save, list, recall and forget. All but `forget --team` works without a network."""
 
 import re
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -117,10 +118,16 @@ def forget(
     local: Annotated[
         bool, typer.Option("--local", help="Erase it on this machine only, and keep it off.")
     ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Also erase the teammate's memory that the team holds in its place.")
+    ] = False,
     project: Project = Path("."),
     json: Json = False,
 ) -> None:
-    """Erase a memory from disk. A shared one needs --team or --local; without, nothing changes (exit 3)."""
+    """Erase a memory from disk. A shared one needs --team or --local; without, nothing changes (exit 3).
+
+    Where the team took yours for a duplicate, --team is about the memory that it holds: its author is named first.
+    """
     with here(project, json) as at:
         if team and local:
             raise Stop(Exit.USAGE, "usage", "--team and --local exclude each other")
@@ -135,6 +142,9 @@ def forget(
             return
         with _alone(at, memory.bank):
             if not _is_shared(at, memory):
+                if team and (held := _held_instead(at, memory)):
+                    _forget_for_all(at, memory, also=_agreed(at, memory, held, yes))
+                    return
                 if team:
                     raise Stop(
                         Exit.FAILED, "not_shared", "this memory is not on the server; nothing was changed"
@@ -151,26 +161,57 @@ def forget(
                 raise Stop(Exit.DECIDE, "scope_needed", _which_scope(memory))
 
 
-def _forget_for_all(at: Here, memory: Memory) -> None:
+def _held_instead(at: Here, memory: Memory) -> str:
+    """Return the id of the memory that the team holds in place of this one; empty for none."""
+    pushed = at.laptop.state.ledger(memory.bank).get(memory.id)
+    return pushed.detail if pushed is not None and pushed.answer == "duplicate" else ""
+
+
+def _agreed(at: Here, memory: Memory, held: str, yes: bool) -> str:
+    """Name the author of what would go, and return its id once that is agreed to; nothing has changed by then."""
     membership = at.laptop.memberships.get(memory.bank)
     assert membership is not None  # the caller looked
     with at.server(membership) as server:
-        done = server.forget(memory.bank, [memory.id])  # a refusal ends here, before anything changed
+        author = server.author_of(memory.bank, held)
+        me = server.who_am_i(memory.bank).principal
+    if author is None:
+        message = f"the team no longer has {held}, which it held in place of this memory; nothing was changed"
+        raise Stop(Exit.FAILED, "not_shared", message)
+    by = "you" if author == me else label(author).strip("()")
+    said = f"the team holds {held} (saved by {by}) in place of this memory; --team erases that for everyone"
+    at.out.note(said)
+    if yes:
+        return held
+    if at.out.as_json or not sys.stdin.isatty():
+        raise Stop(Exit.DECIDE, "scope_needed", f"{said}. Nothing was changed; say --yes to agree")
+    if not typer.confirm(f"Erase the memory of {by} for everyone?", err=True):
+        raise Stop(Exit.FAILED, "not_confirmed", "nothing was changed")
+    return held
+
+
+def _forget_for_all(at: Here, memory: Memory, also: str = "") -> None:
+    """Erase a memory for the team; `also` is what the team holds in its place, and then is what the team erases."""
+    membership = at.laptop.memberships.get(memory.bank)
+    assert membership is not None  # the caller looked
+    with at.server(membership) as server:
+        done = server.forget(memory.bank, [also or memory.id])  # a refusal ends here, before anything changed
         at.laptop.state.forget(memory.bank, [memory.id])
-        gone = at.laptop.store.erase([memory.id]).gone
+        # Another bank's memory is none of this one's business, though a ledger may name its id.
+        gone = at.laptop.store.erase([memory.id, *([also] if also else [])], bank=memory.bank).gone
         with at.out.busy("erasing for everyone"):
             state = _followed(server, done)
     value = {
         "id": memory.id,
+        "duplicate_of": also or None,
         "scope": "team",
         "gone": gone,
         "erasure_id": done.erasure_id or None,
         "state": state,
     }
     if done.erasure_id:
-        said = f"erased {memory.id} for everyone; erasure {done.erasure_id}: {state}"
+        said = f"erased {also or memory.id} for everyone; erasure {done.erasure_id}: {state}"
     else:
-        said = f"the team had erased {memory.id} before; it is gone here too"
+        said = f"the team had erased {also or memory.id} before; it is gone here too"
     at.out.answer(value, [said, *_if_not_gone(gone)])
 
 

@@ -95,6 +95,12 @@ class TeamClient(Connection):
         request = feed_pb2.AckErasuresRequest(bank=bank, device_id=device, through_seq=through_seq)
         self.call(self._feed.AckErasures, request)
 
+    def author_of(self, bank: str, id_: str) -> str | None:
+        """Return who saved a memory; None for one that is not there, or no longer."""
+        request = sync_pb2.GetMemoriesRequest(bank=bank, memory_ids=[id_])
+        found = self.call(self._sync.GetMemories, request).memories
+        return str(found[0].author) if found else None
+
     def forget(self, bank: str, ids: Sequence[str]) -> Forgotten:
         """Erase memories for the whole team."""
         request = sync_pb2.ForgetRequest(bank=bank, memory_ids=ids, erase=True)

@@ -133,6 +133,10 @@ class FakeTeam:
         self._called("ack_erasures")
         self.acked = through_seq
 
+    def author_of(self, bank: str, id_: str) -> str | None:
+        found = self.rows.get(id_)
+        return found[1].author if found else None
+
     def forget(self, bank: str, ids: Sequence[str]) -> Forgotten:
         self._called("forget")
         for id_ in ids:

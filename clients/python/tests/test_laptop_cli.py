@@ -19,6 +19,7 @@ from teamlore_client._memory import FieldInvalid
 from teamlore_client._project import ProjectBank
 from teamlore_client._show import day, details, label, line, shown, whole
 from teamlore_client._state import Pushed
+from teamlore_client._wire import Forgotten, Identity
 from teamlore_client.cli import app
 from typer.testing import CliRunner
 
@@ -266,10 +267,42 @@ def test_a_memory_never_shared_is_forgotten_without_a_question(bob: Laptop, proj
         made = save(bob, f"mine {answer}")
         if answer is not None:
             bob.state.record_push(BANK, {made.id: Pushed(answer, "original-1")})
-        assert call("memory", "forget", made.id, "--team")[0] == 1
+        if answer != "duplicate":
+            assert call("memory", "forget", made.id, "--team")[0] == 1
         assert bob.store.known([made.id]) == {made.id}
         assert call("memory", "forget", made.id)[0] == 0
         assert bob.store.known([made.id]) == frozenset()
+
+
+@pytest.mark.parametrize("author", ["user:alice", "user:bob", None])
+def test_what_the_team_holds_in_its_place_goes_once_its_author_is_named(
+    bob: Laptop, project: None, monkeypatch: pytest.MonkeyPatch, author: str | None
+) -> None:
+    shared(bob)
+    made, mirrored = save(bob, "mine"), save(bob, "theirs", id="original-1")
+    bob.state.record_push(BANK, {made.id: Pushed("duplicate", "original-1")})
+    sent: list[str] = []
+
+    def forget(_: object, bank: str, ids: list[str]) -> Forgotten:
+        sent.extend(ids)
+        return Forgotten(1, 0, "")
+
+    monkeypatch.setattr("teamlore_client._rpc.TeamClient.forget", forget)
+    monkeypatch.setattr("teamlore_client._rpc.TeamClient.author_of", lambda *_: author)
+    monkeypatch.setattr(
+        "teamlore_client._rpc.TeamClient.who_am_i", lambda *_: Identity("user:bob", ("read", "forget"))
+    )
+    code, said = call("memory", "forget", made.id, "--team")
+    if author is None:
+        assert code == 1 and "no longer has original-1" in said
+        return
+    assert code == 3 and f"saved by {'you' if author == 'user:bob' else 'alice'}" in said
+    assert sent == [] and bob.store.known([made.id]) == {made.id}
+    code, said = call("memory", "forget", made.id, "--team", "--yes", "--json")
+    assert code == 0 and json.loads(said.splitlines()[-1])["duplicate_of"] == "original-1"
+    assert sent == ["original-1"]
+    assert bob.store.known([made.id, mirrored.id]) == frozenset()
+    assert bob.state.ledger(BANK)[made.id].answer == "forgotten"
 
 
 def test_an_unknown_or_ambiguous_id_changes_nothing(bob: Laptop, project: None) -> None:
