@@ -130,10 +130,6 @@ class KeyStore:
             log.critical("ALARM: the file of the key store was taken away or replaced; restart this process")
             raise Refusal("KEYSTORE_UNAVAILABLE", "the file of the key store was taken away or replaced")
 
-    def make_page(self, bank: str, author: str, slots: int) -> int:
-        """Writes a page of `slots` fresh keys durably; gives its id."""
-        return self.make_pages(bank, author, slots, 1)[0]
-
     def make_pages(self, bank: str, author: str, slots: int, count: int) -> list[int]:
         """Writes pages of `slots` fresh keys in one durable write, which is what takes the time; gives their ids."""
         pages = [int.from_bytes(os.urandom(8), "big") >> 2 for _ in range(count)]

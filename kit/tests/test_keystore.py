@@ -102,7 +102,7 @@ async def test_the_key_store_of_another_database_is_refused(world: World) -> Non
 
 
 async def test_one_that_is_in_use_elsewhere_is_not_taken_by_a_fresh_database(world: World) -> None:
-    KeyStore(world.folder / "other.db", make=True).make_page("b", "a", 8)
+    KeyStore(world.folder / "other.db", make=True).make_pages("b", "a", 8, 1)[0]
     assert "not the key store of this database" in await world.refused("other.db")
     assert await world.known() is None
 
@@ -117,9 +117,9 @@ async def test_a_start_that_died_after_making_the_file_is_taken_up(world: World)
 
 async def test_an_older_one_is_adopted_by_a_page_that_the_database_needs(world: World) -> None:
     first = await world.open()
-    pages = [first.make_page(BANK, "user:alice", 8) for _ in range(1500)]
+    pages = [first.make_pages(BANK, "user:alice", 8, 1)[0] for _ in range(1500)]
     first.close()
-    KeyStore(world.folder / "wrong.db", make=True).make_page(BANK, "user:alice", 8)
+    KeyStore(world.folder / "wrong.db", make=True).make_pages(BANK, "user:alice", 8, 1)[0]
     await world.put(max(pages))
     await world.forget("keystore.db", "wrong.db")
     assert "no such file" in await world.refused("missing.db")
@@ -132,7 +132,7 @@ async def test_an_older_one_is_adopted_by_a_page_that_the_database_needs(world: 
 
 async def test_an_older_backup_of_the_key_store_gets_the_identity_it_lacks(world: World) -> None:
     store = await world.open()
-    page = store.make_page(BANK, "user:alice", 8)
+    page = store.make_pages(BANK, "user:alice", 8, 1)[0]
     store.close()
     shutil.copy(world.folder / "keystore.db", world.folder / "backup.db")
     known = await world.known()
@@ -144,7 +144,7 @@ async def test_an_older_backup_of_the_key_store_gets_the_identity_it_lacks(world
 
 
 async def test_an_older_one_is_believed_where_the_database_names_no_page(world: World) -> None:
-    KeyStore(world.folder / "keystore.db", make=True).make_page(BANK, "user:alice", 8)
+    KeyStore(world.folder / "keystore.db", make=True).make_pages(BANK, "user:alice", 8, 1)[0]
     await world.forget("keystore.db")
     assert (await world.open()).identity() == await world.known()
 

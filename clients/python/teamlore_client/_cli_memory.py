@@ -12,7 +12,7 @@ import typer
 from teamlore_client._cli import Exit, Here, Json, Project, Stop, here
 from teamlore_client._errors import Refused, ServerUnreachable
 from teamlore_client._lock import BankLock
-from teamlore_client._memory import Citation, FieldInvalid, Memory, check, new_id, scope_of, visible
+from teamlore_client._memory import CLAIM, Citation, FieldInvalid, Memory, check, new_id, scope_of, visible
 from teamlore_client._show import as_json, details, label, line, whole
 
 if TYPE_CHECKING:
@@ -308,5 +308,5 @@ def _check_for_team(memory: Memory) -> None:
             )
         if not each.uri and not (visible(each.excerpt) and len(each.excerpt) <= _CITED):
             raise FieldInvalid("excerpt", f"must hold a visible character, and at most {_CITED:,}")
-    if memory.fact_type == "claim" and not memory.citations:
+    if memory.fact_type == CLAIM and not memory.citations:
         raise FieldInvalid("cite", "a claim names a source: give --cite, or --excerpt where only you can open it")

@@ -21,6 +21,8 @@ _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that
 STATUSES = ("current", "suspect", "contradicted", "superseded")
 HIDDEN = ("contradicted", "superseded")
 """Statuses that leave recall; a list still shows them, marked."""
+CLAIM = "claim"
+"""The kind of fact that has to say what it rests on."""
 DERIVATIONS = ("fact", "observation", "model")
 
 

@@ -33,7 +33,7 @@ class World:
         self.store = Store(database, self.heard.append)
 
     async def put(self, keys: KeyStore) -> str:
-        memory_id, slot = f"memory-{uuid.uuid4().hex}", Slot(keys.make_page(BANK, "user:alice", 8), 0)
+        memory_id, slot = f"memory-{uuid.uuid4().hex}", Slot(keys.make_pages(BANK, "user:alice", 8, 1)[0], 0)
         await self.sql.execute(
             PUT, BANK, memory_id, slot.page, 0, seal(keys.key(slot), BANK, memory_id, b"x")
         )

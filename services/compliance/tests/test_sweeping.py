@@ -31,7 +31,7 @@ class World:
         self.sweep = Sweep(store, KeyStore(path))
 
     def page(self, age: float = UNUSED_SECONDS + 60) -> int:
-        page = self.keys.make_page(BANK, "user:alice", 8)
+        page = self.keys.make_pages(BANK, "user:alice", 8, 1)[0]
         with apsw.Connection(str(self.path)) as file:
             file.execute("update pages set created_at = created_at - ? where page = ?", (age, page))
         return page
@@ -81,7 +81,7 @@ async def test_only_old_pages_that_nothing_needs_go_and_only_at_the_second_look(
 
 async def test_a_page_whose_commit_is_still_open_stays(world: World) -> None:
     await world.put(world.page())
-    page = world.keys.make_page(BANK, "user:alice", 8)
+    page = world.keys.make_pages(BANK, "user:alice", 8, 1)[0]
     async with world.sql.transaction():
         await world.put(page)
         assert [await world.sweep.pass_once() for _ in range(3)] == [0, 0, 0]
@@ -108,7 +108,7 @@ async def test_commits_and_sweeps_side_by_side_lose_no_key(world: World, databas
     async def write() -> None:
         connection = await asyncpg.connect(database_url)
         for _ in range(40):
-            page = world.keys.make_page(BANK, "user:bob", 8)
+            page = world.keys.make_pages(BANK, "user:bob", 8, 1)[0]
             async with connection.transaction():
                 await connection.execute(PUT, BANK, uuid.uuid4().hex, page)
                 await asyncio.sleep(0.005)

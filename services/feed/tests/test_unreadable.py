@@ -32,7 +32,7 @@ class World:
         await self.sql.execute("select memory.open_bank($1)", BANK)
         for number, memory_id in enumerate(self.ids):
             keys = self.other if number == 2 else self.keys
-            slot = Slot(keys.make_page(BANK, "user:alice", 8), 0)
+            slot = Slot(keys.make_pages(BANK, "user:alice", 8, 1)[0], 0)
             sealed = seal(keys.key(slot), BANK, memory_id, b"plain words")
             await self.sql.execute(PUT, BANK, memory_id, slot.page, slot.index, sealed)
 

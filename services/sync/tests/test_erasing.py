@@ -63,7 +63,7 @@ async def world(database_url: str, tmp_path: Path) -> AsyncIterator[World]:
 async def test_a_key_that_is_not_there_is_never_marked_as_destroyed(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    here, nowhere = Slot(world.keys.make_page(BANK, "user:alice", 8), 0), Slot(4711, 3)
+    here, nowhere = Slot(world.keys.make_pages(BANK, "user:alice", 8, 1)[0], 0), Slot(4711, 3)
     erasure_id, (kept, lost) = await world.erase(here, nowhere)
     for _ in range(2):
         with pytest.raises(Refusal) as caught:
@@ -80,7 +80,7 @@ async def test_a_key_that_is_not_there_is_never_marked_as_destroyed(
 
 
 async def test_nothing_is_destroyed_before_the_point_of_no_return(world: World) -> None:
-    slot = Slot(world.keys.make_page(BANK, "user:alice", 8), 0)
+    slot = Slot(world.keys.make_pages(BANK, "user:alice", 8, 1)[0], 0)
     erasure_id, ids = await world.erase(slot, begin=False)
     assert await world.ask(erasure_id, ids) == 0
     assert world.keys.fresh_key(slot) and await world.open(erasure_id) == ids
@@ -93,7 +93,7 @@ async def test_nothing_is_destroyed_before_the_point_of_no_return(world: World) 
 async def test_a_key_store_that_cannot_be_written_leaves_the_erasure_open(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slot = Slot(world.keys.make_page(BANK, "user:alice", 8), 0)
+    slot = Slot(world.keys.make_pages(BANK, "user:alice", 8, 1)[0], 0)
     erasure_id, ids = await world.erase(slot)
     away = world.keys.path.rename(world.keys.path.with_name("away.db"))
     with pytest.raises(Refusal) as caught:
