@@ -179,3 +179,10 @@ def test_a_database_that_is_not_there_is_named_by_its_setting(module: str) -> No
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert "DATABASE_URL" in line and "Errno 111" in line
+
+
+def test_the_platform_guide_names_every_setting() -> None:
+    guide = (ROOT / "docs" / "guides" / "platform.md").read_text(encoding="utf-8")
+    configs = [importlib.import_module(module).Config for module in PROCESSES]
+    settings = {field.metadata["env"] for config in configs for field in dataclasses.fields(config)}
+    assert {name for name in settings if f"| `{name}` |" not in guide} == set()
