@@ -64,10 +64,10 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         """Creates a key of the caller itself."""
         who = caller()
         grants = tokens.narrowed(who, messages.grants_of(request.grants))
-        expires = tokens.end_of_key(messages.time_of(request, "expires_at"), datetime.now(UTC))
-        token = tokens.make_token(who.principal, "agent", grants, expires)
+        asked = tokens.end_of_key(messages.time_of(request, "expires_at"), datetime.now(UTC))
+        token = tokens.make_token(who.principal, "agent", grants, asked)
         token = replace(token, note=request.note, personal=True)
-        await self._tokens.add_token(token, who.principal, who.token_id)
+        expires = await self._tokens.add_token(token, who.principal, who.token_id)
         return access_pb2.CreatePersonalKeyResponse(
             token_id=token.token_id, token=token.secret, expires_at=messages.stamp(expires)
         )

@@ -3,13 +3,15 @@
 select token_id, principal, kind, expires_at, revoked_at from auth.tokens where secret_hash = $1
 
 -- name: insert_token
--- Keeps a new token, by the hash of its secret; made with the token $11 it comes from what that comes from, or from that.
+-- Keeps a new token, by the hash of its secret, and gives its end; made with the token $11 it comes from what that comes
+-- from, or from that, and ends no later.
 insert into auth.tokens (token_id, secret_hash, principal, kind, created_by, expires_at, groups, note, personal, session,
                          started_from)
-select $1, $2, $3, $4, $5, least($6, (select expires_at from auth.tokens where token_id = o.id and not $9)), $7, $8, $9,
+select $1, $2, $3, $4, $5, least($6, (select expires_at from auth.tokens where token_id = o.id)), $7, $8, $9,
        $10, o.id
 from (select (select coalesce(started_from, case when not personal then token_id end) from auth.tokens
               where token_id = $11) as id) o
+returning expires_at
 
 -- name: insert_grants
 -- Keeps what a token may do; permissions come as comma-separated words.
@@ -29,7 +31,7 @@ select coalesce((select personal and not session from auth.tokens where token_id
 -- The token $2 comes from what $1 comes from, and ends with that where $1 had to.
 update auth.tokens t set started_from = o.started_from,
   expires_at = least(t.expires_at,
-    (select f.expires_at from auth.tokens f where f.token_id = o.started_from and not t.personal))
+    (select f.expires_at from auth.tokens f where f.token_id = o.started_from))
 from auth.tokens o where o.token_id = $1 and t.token_id = $2
 
 -- name: follow
@@ -323,10 +325,6 @@ from auth.tokens where secret_hash = $1
 -- Holds off a revoke until the session that a token starts is there to be ended with it; no row for a dead token.
 select token_id from auth.tokens
 where token_id = $1 and revoked_at is null and (expires_at is null or expires_at > clock_timestamp()) for share
-
--- name: is_suspended
--- Whether a principal is suspended.
-select exists (select 1 from auth.suspensions where principal = $1)
 
 -- name: use_id_token
 -- Marks an ID token as used; no row when it was.

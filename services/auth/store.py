@@ -32,18 +32,17 @@ class Store:
             row["token_id"], row["principal"], row["kind"], row["expires_at"], row["revoked_at"] is not None
         )
 
-    async def add_token(self, token: NewToken, created_by: str, session: str = "") -> None:
-        """Keeps a token and tells every service; made in `session`, it ends with what that comes from.
+    async def add_token(self, token: NewToken, created_by: str, session: str = "") -> datetime | None:
+        """Keeps a token, tells every service and gives its end; made in `session`, it ends with what that comes from.
 
-        Raises Refusal CREDENTIAL_REVOKED where the session has just ended.
+        Raises Refusal CREDENTIAL_REVOKED or ACCESS_REVOKED where the session or its principal has just been shut out.
         """
         async with self._database.transaction() as tx:
+            # Whoever revokes has this lock too: it comes before and is seen here, or after and finds the new token.
+            await tx.fetch("lock_access")
             if session:
-                # A revoke has this lock too: it comes before and is seen here, or after and finds the new token.
-                await tx.fetch("lock_access")
-                if await tx.row("hold_live_token", session) is None:
-                    raise Refusal("CREDENTIAL_REVOKED", "the token was revoked; ask an admin for a new one")
-            await insert_token(tx, token, created_by, session)
+                await _require_let_in(tx, token.principal, session)
+            return await insert_token(tx, token, created_by, session)
 
     async def add_first_admin(self, token: NewToken) -> bool:
         """Keeps a token with admin on everything; False while somebody with a working token administers all."""
@@ -115,16 +114,15 @@ class Store:
         An ID token is used up, and its groups take the place of those that the issuer named before.
         """
         async with self._database.transaction() as tx:
-            if await tx.value("is_suspended", origin.principal):
-                raise Refusal("ACCESS_REVOKED", "the principal is suspended; ask an admin")
+            # As in add_token: an off-boarding comes before and is seen here, or after and finds the session.
+            await tx.fetch("lock_access")
+            groups: tuple[str, ...] = ()
+            started_from = None
+            if isinstance(origin, PersonToken):
+                groups, started_from = origin.groups, origin.token_id
+            await _require_let_in(tx, origin.principal, started_from)
             if isinstance(origin, SignIn):
                 await self._use(tx, origin)
-                groups: tuple[str, ...] = ()
-                started_from = None
-            else:
-                if await tx.row("hold_live_token", origin.token_id) is None:
-                    raise Refusal("CREDENTIAL_REVOKED", "the token was revoked; ask an admin for a new one")
-                groups, started_from = origin.groups, origin.token_id
             ends = await tx.value(
                 "insert_session",
                 session.token_id,
@@ -156,6 +154,14 @@ class Store:
     async def touch_tokens(self, token_ids: Sequence[str]) -> None:
         """Says that tokens were just used, at most once a minute each."""
         await self._database.fetch("touch_tokens", list(token_ids))
+
+
+async def _require_let_in(tx: Transaction, principal: str, token_id: str | None) -> None:
+    """Raises Refusal ACCESS_REVOKED for a suspended principal, CREDENTIAL_REVOKED for a token that has ended."""
+    if await tx.value("suspended", principal):
+        raise Refusal("ACCESS_REVOKED", "the principal is suspended; ask an admin")
+    if token_id is not None and await tx.row("hold_live_token", token_id) is None:
+        raise Refusal("CREDENTIAL_REVOKED", "the token was revoked; ask an admin for a new one")
 
 
 def _keys(rows: Sequence[Record]) -> tuple[list[SealedKey], datetime]:
@@ -192,9 +198,11 @@ async def has_admin(tx: Transaction, lasting: bool) -> bool:
     return False
 
 
-async def insert_token(tx: Transaction, token: NewToken, created_by: str, session: str = "") -> None:
-    """Keeps a token, tells every service, and declares the change."""
-    await tx.fetch(
+async def insert_token(
+    tx: Transaction, token: NewToken, created_by: str, session: str = ""
+) -> datetime | None:
+    """Keeps a token, tells every service, declares the change, and gives the token's end."""
+    ends: datetime | None = await tx.value(
         "insert_token", token.token_id, token.secret_hash, token.principal, token.kind, created_by, token.expires_at,
         list(token.groups), token.note, token.personal, token.session, session,
     )  # fmt: skip
@@ -206,3 +214,4 @@ async def insert_token(tx: Transaction, token: NewToken, created_by: str, sessio
     )
     await tx.fetch("bump_access")
     tx.changed("", 1)
+    return ends

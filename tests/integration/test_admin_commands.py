@@ -8,7 +8,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
 
 from tests.integration.conftest import RunningStack
 
@@ -26,7 +28,10 @@ class Shell:
         remote = f"https://git.example.com/{self.name}.git"
         subprocess.run(["git", "-C", str(self.clone), "remote", "add", "origin", remote], check=True)
         self.server = ",".join(f"{name}={stack.address(name)}" for name in SERVICES)
-        self.admin_token = stack.admin
+        # A session, as `teamlore login` gives one: only a person who is present makes a token to sign in with.
+        with grpc.insecure_channel(stack.address("auth")) as channel:
+            start = auth_pb2.StartSessionRequest(person_token=stack.admin)
+            self.admin_token = auth_pb2_grpc.AuthServiceStub(channel).StartSession(start).session_token
 
     def run(self, *arguments: str, token: str = "", code: int = 0) -> str:
         done = subprocess.run(

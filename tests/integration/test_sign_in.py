@@ -234,7 +234,7 @@ async def test_revoking_a_person_token_ends_its_session(signed_up: World) -> Non
         access = access_pb2_grpc.AccessServiceStub(channel)
         made = await access.CreateToken(
             access_pb2.CreateTokenRequest(principal="user:erin", kind="person"),
-            metadata=world.stack.credential(world.stack.admin),
+            metadata=world.stack.credential(await world.stack.admin_session()),
         )
         session = await world.start(person_token=made.token)
         assert (await world.whoami(session.session_token)).person_present

@@ -138,7 +138,9 @@ class CreatePersonalKeyRequest(_message.Message):
 
     @_builtins.property
     def expires_at(self) -> _timestamp_pb2.Timestamp:
-        """When the key ends; 90 days from now where this is absent, and a year at most."""
+        """When the key ends; 90 days from now where this is absent, a year at most, and never after the person token that
+        the session was started from.
+        """
 
     def __init__(
         self,

@@ -147,7 +147,8 @@ class AccessServiceServicer:
     """
 
     def CreateToken(self, request, context):
-        """Creates a token for a principal; the secret is shown in this answer and never again.
+        """Creates a token for a principal; the secret is shown in this answer and never again. For kind `person` a person must
+        be present.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

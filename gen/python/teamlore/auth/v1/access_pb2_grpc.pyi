@@ -34,7 +34,9 @@ class AccessServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AccessServiceAsyncStub: ...
     CreateToken: _grpc.UnaryUnaryMultiCallable[_access_pb2.CreateTokenRequest, _access_pb2.CreateTokenResponse]
-    """Creates a token for a principal; the secret is shown in this answer and never again."""
+    """Creates a token for a principal; the secret is shown in this answer and never again. For kind `person` a person must
+    be present.
+    """
     CreatePersonalKey: _grpc.UnaryUnaryMultiCallable[_access_pb2.CreatePersonalKeyRequest, _access_pb2.CreatePersonalKeyResponse]
     """Creates a key for the caller itself, which never does more than the caller's own grants allow; a person must be present."""
     ListTokens: _grpc.UnaryUnaryMultiCallable[_access_pb2.ListTokensRequest, _access_pb2.ListTokensResponse]
@@ -82,7 +84,9 @@ class AccessServiceAsyncStub(AccessServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateToken: _aio.UnaryUnaryMultiCallable[_access_pb2.CreateTokenRequest, _access_pb2.CreateTokenResponse]  # type: ignore[assignment]
-    """Creates a token for a principal; the secret is shown in this answer and never again."""
+    """Creates a token for a principal; the secret is shown in this answer and never again. For kind `person` a person must
+    be present.
+    """
     CreatePersonalKey: _aio.UnaryUnaryMultiCallable[_access_pb2.CreatePersonalKeyRequest, _access_pb2.CreatePersonalKeyResponse]  # type: ignore[assignment]
     """Creates a key for the caller itself, which never does more than the caller's own grants allow; a person must be present."""
     ListTokens: _aio.UnaryUnaryMultiCallable[_access_pb2.ListTokensRequest, _access_pb2.ListTokensResponse]  # type: ignore[assignment]
@@ -133,7 +137,9 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _access_pb2.CreateTokenRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.CreateTokenResponse, _abc.Awaitable[_access_pb2.CreateTokenResponse]]:
-        """Creates a token for a principal; the secret is shown in this answer and never again."""
+        """Creates a token for a principal; the secret is shown in this answer and never again. For kind `person` a person must
+        be present.
+        """
 
     @_abc_1.abstractmethod
     def CreatePersonalKey(
