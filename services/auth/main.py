@@ -84,6 +84,9 @@ async def build(config: Config, base: Foundation) -> Built:
             "teamlore.auth.v1.AuthService": (auth_pb2_grpc.add_AuthServiceServicer_to_server, handlers),
             "teamlore.auth.v1.AccessService": (access_pb2_grpc.add_AccessServiceServicer_to_server, access),
         },
+        judges_credentials=frozenset(
+            ("teamlore.auth.v1.AuthService.ExchangeToken", "teamlore.auth.v1.AuthService.StartSession")
+        ),
     )
 
 

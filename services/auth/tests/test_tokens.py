@@ -9,9 +9,11 @@ import pytest
 from teamlore.auth.v1 import access_pb2 as pb
 from teamlore.auth.v1 import auth_pb2
 
+from kit.serving import access_of
 from services.auth import pages
 from services.auth.bootstrap import bootstrap
 from services.auth.tests.conftest import Auth
+from tests.test_descriptors import methods
 
 
 def create(
@@ -385,3 +387,12 @@ def test_the_length_of_a_page_token_tells_nothing() -> None:
     short, long = (sealed.write("x", "user:a", key) for key in (("a", "ü"), ("b" * 108, "c" * 255)))
     assert sealed.read("x", "user:a", short, 2) == ("a", "ü")
     assert len(short) == len(long) <= 1000
+
+
+async def test_every_public_call_with_a_credential_is_charged_for_bad_ones_alone(auth: Auth) -> None:
+    judged = {
+        method.full_name
+        for method in methods()
+        if access_of(method).public and any("token" in field.name for field in method.input_type.fields)
+    }
+    assert auth.built.judges_credentials == judged != set()
