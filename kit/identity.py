@@ -16,7 +16,7 @@ from typing import Any
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from kit.access import BankFacts, Caller, Grant, Membership, needs_facts
+from kit.access import BankFacts, Caller, Grant, Membership, needs_facts, role_of
 from kit.database import Database
 from kit.errors import LOST, Refusal
 
@@ -281,7 +281,7 @@ class AccessState:
         if caller.may(permission, bank, await self.facts(caller, bank)):
             return
         if bank.startswith("client:"):
-            if caller.lost(bank):
+            if caller.lost(bank, permission):
                 raise Refusal("ACCESS_REVOKED", "your access to this client was taken away")
             raise Refusal("NOT_FOUND", "there is no such object, or you may not see it")
         raise Refusal(
@@ -296,13 +296,16 @@ def caller_of(read: Mapping[str, Any], token_id: str) -> tuple[Caller, str]:
     principal, groups = str(read["principal"]), tuple(read["groups"])
     former = read.get("former_groups", ())
     rules: dict[str, list[Grant]] = {"allow": [], "deny": [], "revoked": []}
+    own_groups = tuple(read.get("token_groups", ()))
     for subject, pattern, effect, words, revoked in read["rules"]:
         if subject in groups or fnmatch.fnmatchcase(principal, subject):
             word = "deny" if effect == "deny" else "grant"
-            grant = Grant(pattern, frozenset(words), f"{word} {subject} {pattern}")
+            by = ", a group of the token itself" if subject in own_groups else ""
+            grant = Grant(pattern, frozenset(words), f"{word} {subject} {pattern}{by}")
             rules["revoked" if revoked else effect].append(grant)
         elif subject in former and effect == "allow":
             rules["revoked"].append(Grant(pattern, frozenset(words)))
+    rules["revoked"] += [role_of(team) for team in read.get("stepped_down", ())]
     nothing: Mapping[str, Any] = {
         "kind": "",
         "personal": True,
@@ -325,6 +328,7 @@ def caller_of(read: Mapping[str, Any], token_id: str) -> tuple[Caller, str]:
         revoked=tuple(rules["revoked"]),
         ceiling=own if token["personal"] and own else None,
         groups=groups,
+        token_groups=own_groups,
         memberships={
             team: Membership(role, status == "active" and not archived)
             for team, role, status, archived in read["memberships"]

@@ -341,7 +341,6 @@ class Interceptor(grpc.aio.ServerInterceptor):
         _answered(seen.method, refusal.reason)
         await context.abort(refusal.rule.code, refusal.message, trailing_metadata=trailers(refusal))
 
-
     async def _deny(self, seen: _Call, refusal: Refusal, peer: str) -> Refusal:
         """Counts a denial, and against the caller's address where nobody is known; gives what to answer."""
         try:

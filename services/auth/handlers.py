@@ -122,6 +122,7 @@ class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
             token_id=caller.token_id,
             permissions=ordered(held),
             groups=caller.groups,
+            token_groups=caller.token_groups,
             person_present=caller.person_present,
             expires_at=messages.stamp(caller.expires_at),
         )

@@ -16,6 +16,7 @@ from services.auth.keys import SEAL_NAME, Schedule
 from services.auth.oidc import Issuer, SignIns
 from services.auth.rotation import Rotation
 from services.auth.store import QUERIES, Store
+from services.auth.sweeping import Sweep
 from services.auth.tokens import parse_service_hashes
 from services.auth.usage import LastUsed
 
@@ -46,6 +47,12 @@ class Config(Settings):
     oidc_groups_claim: str = setting("TEAMLORE_OIDC_GROUPS_CLAIM", "")
     """The claim with a list of groups; empty takes none from the issuer."""
     oidc_group_prefix: str = setting("TEAMLORE_OIDC_GROUP_PREFIX", "team:")
+    oidc_groups_seconds: float = setting(
+        "TEAMLORE_OIDC_GROUPS_SECONDS", 2_592_000.0, minimum=900, maximum=31_622_400
+    )
+    """For how long the issuer's word about a person's groups counts without another sign-in."""
+    retention_days: int = setting("TEAMLORE_RETENTION_DAYS", 400, minimum=31, maximum=36_500)
+    """For how long ended tokens, counts of decisions and counts of stored records are kept."""
     secrets_barrier: str = setting("TEAMLORE_SECRETS_BARRIER", "redact", choices=("redact", "reject", "off"))
     """As sync has it: what a bank without a barrier of its own is shown with."""
 
@@ -72,6 +79,9 @@ async def build(config: Config, base: Foundation) -> Built:
     await keys.start(base.access)
     base.at_end(used.stop)
     used.start()
+    sweep = Sweep(store, config.oidc_groups_seconds, config.retention_days)
+    base.at_end(sweep.stop)
+    sweep.start()
     services = parse_service_hashes(config.service_token_hashes)
     handlers = AuthHandlers(store, base.access, keys, services, SignIns(config.issuer()), used, config.jwt_seconds)
     page_tokens = pages.PageTokens(base.keys.secret(pages.SEAL_NAME))

@@ -146,10 +146,35 @@ class Store:
         await tx.fetch("lock_sign_in", sign_in.principal)
         groups = list(sign_in.groups)
         dropped = await tx.fetch("drop_issuer_groups", sign_in.principal, groups)
+        await tx.fetch("renew_issuer_groups", sign_in.principal)
         added = await tx.fetch("add_issuer_groups", sign_in.principal, groups)
         # A new session is known to nobody yet; only changed groups concern what services hold.
         if dropped or added:
             await tx.fetch("bump_access")
+
+    async def end_issuer_groups(self, seconds: float) -> int:
+        """Takes principals out of groups that the issuer has not named for so long, and tells every service."""
+        async with self._database.transaction() as tx:
+            await tx.fetch("lock_access")
+            ended = len(await tx.fetch("end_issuer_groups", seconds))
+            if ended:
+                await tx.fetch("bump_access")
+            tx.changed("", ended)
+            return ended
+
+    async def sweep(self, days: int, most: int) -> int:
+        """Deletes of tokens, decisions and counts at most `most` rows each that ended so many days ago.
+
+        Counts the kind with the most: fewer than `most` means that no more are left.
+        """
+        async with self._database.transaction() as tx:
+            swept = [
+                len(await tx.fetch("sweep_tokens", days, most)),
+                int(await tx.value("sweep_decisions", days, most)),
+                int(await tx.value("sweep_quota_use", days, most)),
+            ]
+            tx.changed("", sum(swept))
+            return max(swept)
 
     async def touch_tokens(self, token_ids: Sequence[str]) -> None:
         """Says that tokens were just used, at most once a minute each."""
