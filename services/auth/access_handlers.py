@@ -247,5 +247,9 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
     ) -> access_pb2.ApplyAccessResponse:
         """Makes what stands what a document says."""
         document = messages.document_of(request.document)
-        changes = await self._store.apply(document, request.dry_run, caller())
-        return access_pb2.ApplyAccessResponse(differences=[messages.difference(change) for change in changes])
+        changes, (groups, grants) = await self._store.apply(document, request.dry_run, caller())
+        return access_pb2.ApplyAccessResponse(
+            differences=[messages.difference(change) for change in changes],
+            groups_left_alone=groups,
+            grants_left_alone=grants,
+        )

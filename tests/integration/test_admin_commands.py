@@ -143,6 +143,9 @@ def test_a_document_is_compared_and_applied(shell: Shell, tmp_path: Path) -> Non
     file.write_text("grants:\n  - subject: team:api\n    patern: x\n")
     error = shell.admin("apply", str(file), "--dry-run", code=2)["error"]
     assert "grants[0].patern" in error["message"] and ":3" in error["message"]
+    file.write_text("grants:\n  - subject: team:api\n    pattern: 'a b'\n    permissions: [read]\n")
+    error = shell.admin("apply", str(file), "--dry-run", code=2)["error"]
+    assert error["message"].count("grants[0].pattern") == 1 and ":3" in error["message"]
 
 
 def test_a_person_joins_with_a_key_and_is_off_boarded_in_one_call(shell: Shell) -> None:

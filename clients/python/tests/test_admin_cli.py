@@ -211,6 +211,10 @@ def test_apply_shows_the_difference_and_a_dry_run_tells_by_its_code(fake: FakeAc
     fake.answers["ApplyAccess"] = lambda _: access_pb2.ApplyAccessResponse()
     assert call("admin", "apply", str(document), "--dry-run")[0] == 0
     assert call("admin", "apply", "-", "--dry-run", given=document.read_text())[0] == 0
+    fake.answers["ApplyAccess"] = lambda _: access_pb2.ApplyAccessResponse(groups_left_alone=3)
+    code, said = call("admin", "apply", str(document), "--dry-run")
+    assert code == 0 and "the 3 that documents manage are left alone; `groups: []`" in said
+    assert "= grants" not in said
 
 
 def test_a_refused_apply_is_not_taken_for_a_difference_and_a_bad_field_names_its_line(

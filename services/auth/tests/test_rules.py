@@ -174,6 +174,7 @@ async def test_no_way_around_leads_an_admin_to_comply(auth: Auth) -> None:
         assert (refused.reason, refused.metadata["permission"]) == ("PERMISSION_DENIED", "comply"), name
         assert await auth(name, request), name
         if name in ("PutGroup", "ApplyAccess"):
+            await auth("ApplyAccess", pb.ApplyAccessRequest(document=pb.AccessDocument(sections=["groups"])))
             await auth("PutGroup", pb.PutGroupRequest(group="team:officers", members=["user:off"]))
     left = pb.PutGroupRequest(group="team:officers", members=[])
     assert (await auth("PutGroup", left, plain)).removed == 2, "the token that names the group counts"
@@ -233,7 +234,8 @@ async def test_a_tokens_group_is_seen_ended_and_never_gives_comply(auth: Auth) -
     bob = (await auth("CreateToken", request)).token
     await auth("PutGrant", put("team:api", "project:*", "read comply"))
     assert list((await auth.who(bob, "project:x")).permissions) == ["read"]
-    await auth("PutGroup", pb.PutGroupRequest(group="team:api", members=["user:bob"]))
+    joins = pb.AccessDocument(groups=[pb.Group(group="team:api", members=["user:bob"])])
+    await auth("ApplyAccess", pb.ApplyAccessRequest(document=joins))
     assert list((await auth.who(bob, "project:x")).permissions) == ["read", "comply"]
 
 

@@ -1583,15 +1583,18 @@ class AccessDocument(_message.Message):
     GRANTS_FIELD_NUMBER: _builtins.int
     TEAMS_FIELD_NUMBER: _builtins.int
     BANKS_FIELD_NUMBER: _builtins.int
+    SECTIONS_FIELD_NUMBER: _builtins.int
     default_access: _builtins.str
     """What a principal may do on a bank where nothing is granted: `deny`, `owner_only` or `open`."""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___Group]:
-        """All groups that documents manage."""
+        """All groups that documents manage: one that is not here goes. Where this is empty they are left alone, unless
+        `sections` names it.
+        """
 
     @_builtins.property
     def grants(self) -> _containers.RepeatedCompositeFieldContainer[Global___AccessGrant]:
-        """All grants that documents manage."""
+        """All grants that documents manage, likewise."""
 
     @_builtins.property
     def teams(self) -> _containers.RepeatedCompositeFieldContainer[Global___Team]:
@@ -1601,6 +1604,10 @@ class AccessDocument(_message.Message):
     def banks(self) -> _containers.RepeatedCompositeFieldContainer[Global___BankDocument]:
         """Banks and their policies; a bank that is not named is left alone."""
 
+    @_builtins.property
+    def sections(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Which of `groups` and `grants` stand in the document, also where they are empty: then all that documents managed goes."""
+
     def __init__(
         self,
         *,
@@ -1609,10 +1616,11 @@ class AccessDocument(_message.Message):
         grants: _abc.Iterable[Global___AccessGrant] | None = ...,
         teams: _abc.Iterable[Global___Team] | None = ...,
         banks: _abc.Iterable[Global___BankDocument] | None = ...,
+        sections: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_default_access", b"_default_access", "default_access", b"default_access"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_default_access", b"_default_access", "banks", b"banks", "default_access", b"default_access", "grants", b"grants", "groups", b"groups", "teams", b"teams"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_default_access", b"_default_access", "banks", b"banks", "default_access", b"default_access", "grants", b"grants", "groups", b"groups", "sections", b"sections", "teams", b"teams"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__default_access: _TypeAlias = _typing.Literal["default_access"]  # noqa: Y015
     _WhichOneofArgType__default_access: _TypeAlias = _typing.Literal["_default_access", b"_default_access"]  # noqa: Y015
@@ -1691,6 +1699,12 @@ class ApplyAccessResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DIFFERENCES_FIELD_NUMBER: _builtins.int
+    GROUPS_LEFT_ALONE_FIELD_NUMBER: _builtins.int
+    GRANTS_LEFT_ALONE_FIELD_NUMBER: _builtins.int
+    groups_left_alone: _builtins.int
+    """How many groups that documents manage were left alone, because the document has no such section."""
+    grants_left_alone: _builtins.int
+    """The same of grants."""
     @_builtins.property
     def differences(self) -> _containers.RepeatedCompositeFieldContainer[Global___AccessDifference]:
         """What changed, or would, in the order in which it is done."""
@@ -1699,10 +1713,12 @@ class ApplyAccessResponse(_message.Message):
         self,
         *,
         differences: _abc.Iterable[Global___AccessDifference] | None = ...,
+        groups_left_alone: _builtins.int = ...,
+        grants_left_alone: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["differences", b"differences"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["differences", b"differences", "grants_left_alone", b"grants_left_alone", "groups_left_alone", b"groups_left_alone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -48,7 +48,9 @@ class AccessServiceStub:
     SuspendPrincipal: _grpc.UnaryUnaryMultiCallable[_access_pb2.SuspendPrincipalRequest, _access_pb2.SuspendPrincipalResponse]
     """Suspends a principal or lets it back in, and tells everything it holds; with `revoke_tokens` its tokens end for good."""
     PutGrant: _grpc.UnaryUnaryMultiCallable[_access_pb2.PutGrantRequest, _access_pb2.PutGrantResponse]
-    """Sets what a principal, a group or a pattern of principals may do, or may not, on the banks that a pattern covers."""
+    """Sets what a principal, a group or a pattern of principals may do, or may not, on the banks that a pattern covers.
+    What a document manages is refused with ACCESS_MANAGED, here and in DeleteGrant and PutGroup.
+    """
     DeleteGrant: _grpc.UnaryUnaryMultiCallable[_access_pb2.DeleteGrantRequest, _access_pb2.DeleteGrantResponse]
     """Takes a grant or a deny away; its row stays, with the time."""
     ListGrants: _grpc.UnaryUnaryMultiCallable[_access_pb2.ListGrantsRequest, _access_pb2.ListGrantsResponse]
@@ -98,7 +100,9 @@ class AccessServiceAsyncStub(AccessServiceStub):
     SuspendPrincipal: _aio.UnaryUnaryMultiCallable[_access_pb2.SuspendPrincipalRequest, _access_pb2.SuspendPrincipalResponse]  # type: ignore[assignment]
     """Suspends a principal or lets it back in, and tells everything it holds; with `revoke_tokens` its tokens end for good."""
     PutGrant: _aio.UnaryUnaryMultiCallable[_access_pb2.PutGrantRequest, _access_pb2.PutGrantResponse]  # type: ignore[assignment]
-    """Sets what a principal, a group or a pattern of principals may do, or may not, on the banks that a pattern covers."""
+    """Sets what a principal, a group or a pattern of principals may do, or may not, on the banks that a pattern covers.
+    What a document manages is refused with ACCESS_MANAGED, here and in DeleteGrant and PutGroup.
+    """
     DeleteGrant: _aio.UnaryUnaryMultiCallable[_access_pb2.DeleteGrantRequest, _access_pb2.DeleteGrantResponse]  # type: ignore[assignment]
     """Takes a grant or a deny away; its row stays, with the time."""
     ListGrants: _aio.UnaryUnaryMultiCallable[_access_pb2.ListGrantsRequest, _access_pb2.ListGrantsResponse]  # type: ignore[assignment]
@@ -187,7 +191,9 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _access_pb2.PutGrantRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.PutGrantResponse, _abc.Awaitable[_access_pb2.PutGrantResponse]]:
-        """Sets what a principal, a group or a pattern of principals may do, or may not, on the banks that a pattern covers."""
+        """Sets what a principal, a group or a pattern of principals may do, or may not, on the banks that a pattern covers.
+        What a document manages is refused with ACCESS_MANAGED, here and in DeleteGrant and PutGroup.
+        """
 
     @_abc_1.abstractmethod
     def DeleteGrant(
