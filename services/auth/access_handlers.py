@@ -118,6 +118,7 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
             memberships=[messages.membership(member) for member in holdings.memberships],
             banks=holdings.banks,
             devices=holdings.devices,
+            known=holdings.known,
         )
 
     async def PutGrant(

@@ -104,6 +104,7 @@ class AccessStore:
                 tuple(Member(**row) for row in await tx.fetch("memberships_of", principal)),
                 tuple(row["bank"] for row in await tx.fetch("banks_of", principal)),
                 tuple(row["device_id"] for row in await tx.fetch("devices_of", principal)),
+                bool(await tx.value("had_tokens", principal)),
             )
             if changed:
                 await _require_admin(tx, who, "principal")

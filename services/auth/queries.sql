@@ -108,6 +108,10 @@ insert into auth.suspensions (principal, suspended_by) values ($1, $2) on confli
 -- Lets a principal back in; no row where it was not shut out.
 delete from auth.suspensions where principal = $1 returning principal
 
+-- name: had_tokens
+-- Whether a principal has or had a token.
+select exists (select 1 from auth.tokens where principal = $1)
+
 -- name: suspended
 -- Whether a principal is shut out.
 select exists (select 1 from auth.suspensions where principal = $1)

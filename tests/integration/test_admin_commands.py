@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
+from terminal import TEAMLORE, terminal
 
 from tests.integration.conftest import RunningStack
 
@@ -55,6 +56,18 @@ class Shell:
 
     def json(self, *arguments: str, token: str = "", code: int = 0) -> Any:
         return json.loads(self.run(*arguments, "--json", token=token, code=code))
+
+    def join(self, person: str) -> Any:
+        """`team join` as a person who types the token on a terminal."""
+        keyring = {"PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring"}
+        with terminal(self.home, TEAMLORE_SERVER=self.server, **keyring) as at:
+            at.run(f"cd {self.clone}")
+            at.type(f"{TEAMLORE} team join --yes --json; echo __$?__")
+            at.expect("Token: ")
+            at.type(person)
+            code, said = at.end()
+        assert code == 0, said
+        return json.loads(said[said.index("{") : said.rindex("}") + 1])
 
     def admin(self, *arguments: str, code: int = 0) -> Any:
         return self.json("admin", *arguments, token=self.admin_token, code=code)
@@ -152,7 +165,9 @@ def test_a_person_joins_with_a_key_and_is_off_boarded_in_one_call(shell: Shell) 
     alice = shell.principal()
     person = shell.admin("token", "create", "--principal", alice, "--kind", "person")["token"]
     shell.admin("grant", "put", alice, f"project:{shell.name}-*", "read,write")
-    joined = shell.json("team", "join", shell.server, "--token", person, "--yes")
+    refused = shell.json("team", "join", shell.server, "--token", person, "--yes", code=2)["error"]
+    assert refused["kind"] == "person_token" and not (shell.home / ".config/teamlore/team.json").exists()
+    joined = shell.join(person)
     assert joined["personal_key"]
     kept = (shell.home / ".config/teamlore/team.json").read_text()
     assert person not in kept and joined["personal_key"] in kept
@@ -172,7 +187,7 @@ def test_leaving_revokes_the_laptop_s_own_key(shell: Shell) -> None:
     alice = shell.principal()
     person = shell.admin("token", "create", "--principal", alice, "--kind", "person")["token"]
     shell.admin("grant", "put", alice, f"project:{shell.name}-*", "read,write")
-    key = shell.json("team", "join", shell.server, "--token", person, "--yes")["personal_key"]
+    key = shell.join(person)["personal_key"]
     assert shell.json("team", "leave")["key_revoked"] is True
     (found,) = [
         t for t in shell.admin("token", "list", "--principal", alice)["tokens"] if t["token_id"] == key

@@ -372,9 +372,7 @@ async def test_one_command_ends_all_that_a_leaver_has(signed_up: World, tmp_path
     await admin("bank", "put", f"space:{shell.name}", "--owner", leaver)
     person = await admin("token", "create", "--principal", leaver, "--kind", "person")
     agent = await admin("token", "create", "--principal", leaver, "--banks", "project:*")
-    joined = await asyncio.to_thread(
-        shell.json, "team", "join", shell.server, "--token", person["token"], "--yes"
-    )
+    joined = await asyncio.to_thread(shell.join, person["token"])
     bank = joined["bank"]
     session = await world.start(person_token=person["token"])
     browser = await world.start(id_token=world.forged(email=email))

@@ -58,7 +58,8 @@ def apply(
                 at.out.fail("refused", refused(error), reason=error.reason, permission=error.permission)
                 raise typer.Exit(Exit.FAILED) from None
         differences = told["differences"]
-        lines = [*map(_line, differences), *_left_alone(told), _summary(differences, dry_run)]
+        lines: list[Text | str] = [*map(_line, differences), *_left_alone(told)]
+        lines.append(_summary(differences, dry_run))
         at.out.answer({"dry_run": dry_run} | told, lines)
         if dry_run and differences:
             raise typer.Exit(WOULD_CHANGE)

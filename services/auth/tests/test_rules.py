@@ -481,6 +481,22 @@ async def test_what_a_token_s_own_groups_give_is_told_with_the_group(auth: Auth)
     assert given["write"] == ["grant team:joined project:a*"]
 
 
+async def test_whether_anything_is_known_of_a_principal_is_told(auth: Auth) -> None:
+    async def known(who: str, **more: bool) -> bool:
+        return bool((await auth("SuspendPrincipal", pb.SuspendPrincipalRequest(principal=who, **more))).known)
+
+    assert not await known("user:typo", dry_run=True)
+    assert not await known("user:typo")
+    assert not await known("user:typo"), "its suspension says nothing of it"
+    assert not await known("user:typo", resume=True)
+    held = await auth("CreateToken", pb.CreateTokenRequest(principal="user:had", kind="agent"))
+    await auth("RevokeToken", pb.RevokeTokenRequest(token_id=held.token_id))
+    await auth("PutGrant", put("user:granted", "project:x", "read"))
+    await auth("PutGroup", pb.PutGroupRequest(group="team:x", members=["user:joined"]))
+    for who in ("user:had", "user:granted", "user:joined"):
+        assert await known(who, dry_run=True), who
+
+
 async def test_a_pattern_over_groups_is_refused_for_it_would_match_none(auth: Auth) -> None:
     for subject in ("team:ap*", "team:?", "team:[a-c]", "team:*"):
         for effect in ("allow", "deny"):

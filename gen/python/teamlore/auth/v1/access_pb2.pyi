@@ -472,8 +472,13 @@ class SuspendPrincipalResponse(_message.Message):
     MEMBERSHIPS_FIELD_NUMBER: _builtins.int
     BANKS_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
+    KNOWN_FIELD_NUMBER: _builtins.int
     suspended: _builtins.bool
     """Whether the principal is suspended now."""
+    known: _builtins.bool
+    """Whether anything is known of the principal beside a suspension: a token, ended ones included, or any of the above. It is
+    suspended all the same, but its name may be mistyped.
+    """
     @_builtins.property
     def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___Token]:
         """Its tokens, as they are now."""
@@ -508,10 +513,11 @@ class SuspendPrincipalResponse(_message.Message):
         memberships: _abc.Iterable[Global___Membership] | None = ...,
         banks: _abc.Iterable[_builtins.str] | None = ...,
         devices: _abc.Iterable[_builtins.str] | None = ...,
+        known: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["banks", b"banks", "devices", b"devices", "grants", b"grants", "groups", b"groups", "memberships", b"memberships", "suspended", b"suspended", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["banks", b"banks", "devices", b"devices", "grants", b"grants", "groups", b"groups", "known", b"known", "memberships", b"memberships", "suspended", b"suspended", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
