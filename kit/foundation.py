@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 
+from kit.access_state import AccessState
 from kit.config import DATABASE_URL, LISTEN, TARGET, setting
 from kit.database import Database
 from kit.dialing import AuthClient
-from kit.identity import AccessState, Authenticator, KeyCache
+from kit.identity import Authenticator
+from kit.key_cache import KeyCache
 from kit.keystore import open_key_store
 from kit.sealing import KeyStore
 

@@ -22,11 +22,11 @@ from teamlore.sync.v1 import sync_pb2, sync_pb2_grpc
 
 from kit import audit, decisions, dialing, serving, telemetry
 from kit.access import BankFacts, Caller, Grant
+from kit.access_state import AccessState
 from kit.database import Database
 from kit.decisions import Decisions
 from kit.errors import Refusal
 from kit.foundation import Drain, Foundation, Settings
-from kit.identity import AccessState
 from kit.limits import Limits
 from kit.serving import OPTIONS, Built, Interceptor, _serve
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from teamlore.auth.v1 import access_pb2, access_pb2_grpc
 
-from kit.identity import AccessState, caller
+from kit.access_state import AccessState
+from kit.identity import caller
 from services.auth import banks, messages, pages, rules, tokens
 from services.auth.access_store import AccessStore
 from services.auth.store import Store

@@ -6,7 +6,8 @@ from teamlore.auth.v1 import access_pb2_grpc, auth_pb2_grpc
 
 from kit.config import load_or_exit, setting
 from kit.foundation import Foundation, Settings
-from kit.identity import Authenticator, KeyCache
+from kit.identity import Authenticator
+from kit.key_cache import KeyCache
 from kit.serving import Built, run
 from services.auth import pages
 from services.auth.access_handlers import AccessHandlers

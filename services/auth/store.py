@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kit import identity
 from kit.access import Caller
+from kit.access_state import caller_of
 from kit.database import Database, Record, Transaction
 from kit.errors import Refusal
 from services.auth.keys import SealedKey
@@ -203,7 +204,7 @@ async def access_of(
 ) -> tuple[Caller, str]:
     """What a token, or a principal without one, may do as the transaction has it, and why it is refused."""
     read = json.loads(await tx.value("caller_access", token_id, principal))
-    return identity.caller_of(read, token_id or "")
+    return caller_of(read, token_id or "")
 
 
 async def administers(tx: Transaction, token_id: str | None, principal: str | None = None) -> bool:

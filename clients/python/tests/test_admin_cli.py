@@ -161,6 +161,14 @@ def test_banks_and_policies(fake: FakeAccess) -> None:
     assert [each.reopen for each in fake.asked("ArchiveBank")] == [False, True]
 
 
+@pytest.mark.parametrize("command", ["bank put", "bank archive", "bank reopen", "policy put --barrier off"])
+def test_a_private_bank_has_nothing_to_set_and_says_so(fake: FakeAccess, command: str) -> None:
+    verb, *more = command.split(" --")
+    options = [word for each in more for word in f"--{each}".split()]
+    code, said = call("admin", *verb.split(), "private:user:bob", *options)
+    assert code == 2 and "has no admin" in said and fake.calls == []
+
+
 def test_a_leaver_s_everything_is_shown(fake: FakeAccess) -> None:
     fake.answers["SuspendPrincipal"] = lambda request: access_pb2.SuspendPrincipalResponse(
         suspended=not request.dry_run and not request.resume,

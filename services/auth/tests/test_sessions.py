@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from kit import audit
 from kit.access import Caller, Grant
+from kit.access_state import AccessState
 from kit.database import Database
 from kit.errors import Refusal
-from kit.identity import AccessState
 from services.auth import sessions, tokens
 from services.auth.access_store import AccessStore
 from services.auth.oidc import SignIn
