@@ -9,7 +9,7 @@ import random
 import signal
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import asyncpg
@@ -27,6 +27,7 @@ from tests.integration.conftest import RunningStack, running_stack
 from tests.robustness.processes import pid_of
 
 SIZES = (1_000, 10_000)
+PUSHED = 10_000
 WORDS = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8").split()
 PUT = "select stored_id, stored_seq from memory.put($1, 'user:alice', $2, $3, $4, $5, $6, $7)"
 INSERT = "insert into plain select * from unnest($1::text[], $2::text[], $3::bytea[]) on conflict do nothing returning id"
@@ -85,17 +86,28 @@ async def rate(count: int, work: Callable[[], Awaitable[object]]) -> float:
     return count / (time.perf_counter() - started)
 
 
-async def push(stack: RunningStack, bank: str, token: str, count: int, at_once: int) -> None:
-    """Pushes fresh records in batches of 100, `at_once` calls in flight."""
-    rng, left = random.Random(), iter(range(count // 100))
+def pushes(bank: str, count: int) -> list[sync_pb2.PushRequest]:
+    """Fresh records, 100 a call: made before the clock runs, since to make one costs as much as to push it."""
+    rng = random.Random()
+    return [
+        sync_pb2.PushRequest(
+            bank=bank,
+            records=[sync_pb2.Record(id=uuid.uuid4().hex[:16], text=sentence(rng)) for _ in range(100)],
+        )
+        for _ in range(count // 100)
+    ]
+
+
+async def push(
+    stack: RunningStack, requests: Sequence[sync_pb2.PushRequest], token: str, at_once: int
+) -> None:
+    """Pushes, `at_once` calls in flight."""
+    left = iter(requests)
     async with stack.channel("sync") as channel:
 
         async def worker() -> None:
-            for _ in left:
-                records = [sync_pb2.Record(id=uuid.uuid4().hex[:16], text=sentence(rng)) for _ in range(100)]
-                answer = await stack.sync(channel).Push(
-                    sync_pb2.PushRequest(bank=bank, records=records), metadata=stack.credential(token)
-                )
+            for request in left:
+                answer = await stack.sync(channel).Push(request, metadata=stack.credential(token))
                 assert all(r.status == "stored" for r in answer.results) and not answer.dedup_skipped
 
         await asyncio.gather(*(worker() for _ in range(at_once)))
@@ -154,7 +166,7 @@ async def measure(stack: RunningStack, say: Callable[[str], None]) -> list[Resul
         await fill(stack, bank, size, "skip")
         texts = [sentence(rng) for _ in range(300)]
         alone = await rate(300, lambda t=texts: asyncio.to_thread(embedder.embed, t))  # type: ignore[misc]
-        pushed = await rate(300, lambda b=bank: push(stack, b, token, 300, 1))  # type: ignore[misc]
+        pushed = await rate(300, lambda r=pushes(bank, 300): push(stack, r, token, 1))  # type: ignore[misc]
         results.append(
             Result(f"push_dedup_vs_embedder_{size}", pushed / alone, "ratio", f"{alone:.0f} texts/s")
         )
@@ -169,8 +181,8 @@ async def measure(stack: RunningStack, say: Callable[[str], None]) -> list[Resul
             seen = await catch_up(stack, bank, token)
             pages = await rate(seen, lambda b=bank: asyncpg_pages(stack, b))  # type: ignore[misc]
             caught = await rate(seen, lambda b=bank: catch_up(stack, b, token))  # type: ignore[misc]
-            inserted = await rate(5000, lambda: asyncpg_insert(stack, 5000))
-            pushed = await rate(5000, lambda b=bank: push(stack, b, token, 5000, 4))  # type: ignore[misc]
+            inserted = await rate(PUSHED, lambda: asyncpg_insert(stack, PUSHED))
+            pushed = await rate(PUSHED, lambda r=pushes(bank, PUSHED): push(stack, r, token, 4))  # type: ignore[misc]
             results += [
                 Result(f"catchup_rows_s_{size}", caught, "changes/s", "100,000 wanted"),
                 Result(f"catchup_vs_asyncpg_{size}", caught / pages, "ratio", f"{pages:.0f} rows/s"),

@@ -72,8 +72,8 @@ class _Limits:
 
 
 @cache
-def _limits_of(message: Descriptor) -> tuple[_Limits, ...]:
-    return tuple(_limits(field) for field in message.fields)
+def _limits_of(message: Descriptor) -> dict[int, _Limits]:
+    return {field.number: _limits(field) for field in message.fields}
 
 
 def _limits(field: FieldDescriptor) -> _Limits:
@@ -112,13 +112,12 @@ class _Measure:
             # It nests without end, and no request means more by it than a scalar.
             nests = message.WhichOneof("kind") in ("struct_value", "list_value")
             return Violation(at, "a value must be a string, a bool or a number") if nests else None
-        for limits in _limits_of(message.DESCRIPTOR):
-            name = limits.field.name
-            if path and name != path[0]:
+        known = _limits_of(message.DESCRIPTOR)
+        # What is not set is left out: it is empty, and holds no more than it may.
+        for field, value in message.ListFields():
+            if path and field.name != path[0]:
                 continue
-            if limits.field.has_presence and not message.HasField(name):
-                continue
-            found = self._field(limits, getattr(message, name), f"{at}.{name}" if at else name, path[1:])
+            found = self._field(known[field.number], value, f"{at}.{field.name}" if at else field.name, path[1:])
             if found is not None:
                 return found
         return None
@@ -170,7 +169,10 @@ def _judged(message: Message, measure: _Measure) -> list[Violation]:
         Violation(_path(v.proto.field), v.proto.message)
         for v in protovalidate.collect_violations(message, fail_fast=measure.items > SEVERAL)
     ]
-    return found or [Violation(path, "must not hold a NUL character") for path in _nul_fields(message, "")]
+    # Whatever holds a NUL has a zero byte on the wire, and few messages have one: only those are walked.
+    if found or b"\0" not in message.SerializePartialToString():
+        return found
+    return [Violation(path, "must not hold a NUL character") for path in _nul_fields(message, "")]
 
 
 def _only(message: Any, path: Sequence[str]) -> Any:

@@ -90,13 +90,12 @@ OF_KIND = {
 }  # fmt: skip
 
 
-def test_every_kind_is_planted_and_found_and_has_needles() -> None:
+def test_every_kind_is_planted_and_found() -> None:
     barrier = Barrier("redact")
     assert {shape.kind for shape in shapes()} == OF_KIND.keys()
     for kind, secrets in OF_KIND.items():
         for secret in secrets:
             assert kind in barrier.check(f"before {secret} after").found, secret
-    assert all(shape.needles or shape.hints for shape in shapes())
 
 
 PIECES = st.one_of(

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -13,11 +14,13 @@ from kit.pii import PersonalData
 from kit.texts import visible
 from kit.validation import violations_of
 
+CLAIM = "claim"
+"""The kind of fact that has to say what it rests on."""
 KEPT_SYSTEM_KEYS = frozenset({"_created_at", "_retain_id", "_chunk_index"})
 METADATA_BYTES = 4096
-_METADATA_TOO_LARGE = f"metadata: must be at most {METADATA_BYTES} bytes"
+_METADATA_TOO_LARGE = f"must be at most {METADATA_BYTES} bytes"
 LARGEST_NUMBER = float(2**53)
-TEXT_CHARACTERS, TAG_CHARACTERS, KEY_CHARACTERS = 50_000, 100, 100
+TEXT_CHARACTERS, TAG_CHARACTERS, KEY_CHARACTERS, CITATION_CHARACTERS = 50_000, 100, 100, 2000
 """The proto's limits. They are checked of what was sent, and again of what the barrier made of it."""
 
 
@@ -47,13 +50,15 @@ def judge(record: sync_pb2.Record, barrier: Barrier, personal: PersonalData) -> 
     wrong = violations_of(record)
     if wrong:
         return Rejected(record.id, f"{wrong[0].field}: {wrong[0].description}")
-    if not visible(record.text):
+    text = record.text
+    if not visible(text):
         return Rejected(record.id, "text: must hold a visible character")
-    if (
-        record.content_hash
-        and record.content_hash != "sha256:" + hashlib.sha256(record.text.encode()).hexdigest()
-    ):
+    if record.content_hash and record.content_hash != "sha256:" + hashlib.sha256(text.encode()).hexdigest():
         return Rejected(record.id, "content_hash: does not fit the text")
+    if any(not citation.uri and not visible(citation.excerpt) for citation in record.citations):
+        return Rejected(record.id, "citations: each names a source, carries an excerpt, or both")
+    if record.fact_type == CLAIM and not record.citations:
+        return Rejected(record.id, "citations: a claim names a source or carries an excerpt of it")
     occurred = None
     if record.HasField("occurred_at"):
         try:
@@ -71,38 +76,51 @@ def judge(record: sync_pb2.Record, barrier: Barrier, personal: PersonalData) -> 
         named.update(passed.found)
         return passed.text
 
+    retain = ""
+    if record.metadata:
+        problem = _pass_metadata(record, content, pass_barrier)
+        if problem:
+            return Rejected(record.id, f"metadata: {problem}")
+        retain = record.metadata["_retain_id"].string_value if "_retain_id" in record.metadata else ""
+    for citation in record.citations:
+        content.citations.add(uri=pass_barrier(citation.uri), excerpt=pass_barrier(citation.excerpt))
+    if record.tags:
+        content.tags.extend(pass_barrier(tag) for tag in record.tags)
+    content.text = pass_barrier(text)
+    if found and barrier.action == "reject":
+        return Rejected(record.id, "text: holds what looks like a secret: " + ", ".join(sorted(found)))
+    if named and personal.action == "reject":
+        return Rejected(record.id, "text: holds what looks like personal data: " + ", ".join(sorted(named)))
+    grown = _outgrown(content) if found or named else ""
+    if grown:
+        return Rejected(record.id, grown)
+    sealed = content.SerializeToString(deterministic=True)
+    return Draft(record.id, content.text, sealed, record.fact_type, occurred, retain)
+
+
+def _pass_metadata(
+    record: sync_pb2.Record, content: sync_pb2.MemoryContent, pass_barrier: Callable[[str], str]
+) -> str:
+    """Puts what is kept of a record's metadata into the content; gives what is wrong with it, if anything is."""
     kept = []
     for key in sorted(record.metadata):
         value = record.metadata[key]
         problem = _scalar_problem(value)
         if problem:
-            return Rejected(record.id, f"metadata: {problem}")
+            return problem
         if (key in KEPT_SYSTEM_KEYS or not key.startswith("_")) and key.lower() not in NEVER_FORWARDED:
             kept.append((key, value))
     # The barrier reads every character, so nothing too large gets there.
     if sync_pb2.MemoryContent(metadata=dict(kept)).ByteSize() > METADATA_BYTES:
-        return Rejected(record.id, _METADATA_TOO_LARGE)
+        return _METADATA_TOO_LARGE
     for key, value in kept:
         passed = pass_barrier(key)
         if passed in content.metadata:
-            return Rejected(record.id, "metadata: two keys are one with their secrets redacted")
+            return "two keys are one with their secrets redacted"
         content.metadata[passed].CopyFrom(value)
         if value.WhichOneof("kind") == "string_value":
             content.metadata[passed].string_value = pass_barrier(value.string_value)
-    if content.ByteSize() > METADATA_BYTES:
-        return Rejected(record.id, _METADATA_TOO_LARGE)
-    content.tags.extend(pass_barrier(tag) for tag in record.tags)
-    content.text = pass_barrier(record.text)
-    if found and barrier.action == "reject":
-        return Rejected(record.id, "text: holds what looks like a secret: " + ", ".join(sorted(found)))
-    if named and personal.action == "reject":
-        return Rejected(record.id, "text: holds what looks like personal data: " + ", ".join(sorted(named)))
-    grown = _outgrown(content)
-    if grown:
-        return Rejected(record.id, grown)
-    sealed = content.SerializeToString(deterministic=True)
-    retain = record.metadata["_retain_id"].string_value if "_retain_id" in record.metadata else ""
-    return Draft(record.id, content.text, sealed, record.fact_type, occurred, retain)
+    return _METADATA_TOO_LARGE if content.ByteSize() > METADATA_BYTES else ""
 
 
 def _outgrown(content: sync_pb2.MemoryContent) -> str:
@@ -111,6 +129,10 @@ def _outgrown(content: sync_pb2.MemoryContent) -> str:
         "text": (TEXT_CHARACTERS, len(content.text)),
         "tags": (TAG_CHARACTERS, max(map(len, content.tags), default=0)),
         "metadata": (KEY_CHARACTERS, max(map(len, content.metadata), default=0)),
+        "citations": (
+            CITATION_CHARACTERS,
+            max((max(len(each.uri), len(each.excerpt)) for each in content.citations), default=0),
+        ),
     }
     for name, (limit, size) in longest.items():
         if size > limit:

@@ -9,8 +9,10 @@ from teamlore.sync.v1 import sync_pb2
 
 from kit.errors import Refusal, field_invalid
 from kit.sealing import KeyStore, Slot, key_alarm, open_rows
+from services.sync.records import CLAIM
 from services.sync.store import Standing, StatusChange, Store
 
+VOUCHED = ("agent_verified", "human")
 LARGEST_ANSWER = 2_500_000
 """Bytes of sealed content in one answer; gRPC takes 4 MiB."""
 
@@ -37,6 +39,15 @@ def _moment(stamp: Timestamp) -> datetime:
         return stamp.ToDatetime(tzinfo=UTC)
     except (ValueError, OverflowError) as error:
         raise field_invalid("last_verified", "must be a time between the years 1 and 9999") from error
+
+
+def require_source(memories: Sequence[sync_pb2.Memory]) -> None:
+    """Raises FIELD_INVALID for a claim that cites nothing its readers can open: nobody could check who vouches for it."""
+    for memory in memories:
+        if memory.fact_type == CLAIM and not any(citation.uri for citation in memory.citations):
+            raise field_invalid(
+                "trust", "a claim that cites no source teammates can open is at most agent_inferred"
+            )
 
 
 def answered(found: Standing | None) -> sync_pb2.UpdateStatusResponse:

@@ -89,7 +89,7 @@ async def test_an_erased_memory_is_in_no_file(planted: RunningStack) -> None:
     for laptop, name, permissions in ((alice, "alice", "read write forget"), (bob, "bob", "read write")):
         token = await planted.token(f"user:{name}", ("project:*", permissions))
         laptop.run("team", "join", "--server", addresses, "--token", token, "--yes")
-    memory_id = json.loads(alice.run("memory", "add", TEXT, "--tag", WORDS[1], "--json"))["id"]
+    memory_id = json.loads(alice.run("memory", "add", TEXT, "--tag", WORDS[1], "--excerpt", WORDS[-1], "--json"))["id"]
     other_id = json.loads(alice.run("memory", "add", OTHER, "--json"))["id"]
     alice.run("team", "sync")
     bob.run("team", "sync")

@@ -11,7 +11,7 @@ import typer
 from teamlore_client._cli import Exit, Here, Json, Project, Stop, here
 from teamlore_client._errors import Refused, ServerUnreachable
 from teamlore_client._lock import BankLock
-from teamlore_client._memory import FieldInvalid, Memory, check, new_id, scope_of, visible
+from teamlore_client._memory import Citation, FieldInvalid, Memory, check, new_id, scope_of, visible
 from teamlore_client._show import as_json, details, label, line, whole
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Save, list, recall and forget this project's memories.", no_args_is_help=True)
 
 _FACT_TYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_TEXT, _TAGS, _TAG = 50_000, 50, 100
+_OPENABLE = re.compile(r"https?://[A-Za-z0-9\[]\S*|repo:[A-Za-z0-9_.@-]\S*")
+_TEXT, _TAGS, _TAG, _CITATIONS, _CITED = 50_000, 50, 100, 20, 2_000
 _DONE_SECONDS = 30.0
 _LOCK_SECONDS = 10.0
 
@@ -31,6 +32,13 @@ def add(
     tag: Annotated[list[str] | None, typer.Option(help="A tag; may be given more than once.")] = None,
     fact_type: Annotated[str, typer.Option(help="The kind of fact, such as `decision`.")] = "",
     occurred_at: Annotated[str, typer.Option(help="When it happened, in ISO 8601.")] = "",
+    cite: Annotated[
+        list[str] | None,
+        typer.Option(help="A source that teammates can open: https://…, or repo:<path in the repository>."),
+    ] = None,
+    excerpt: Annotated[
+        list[str] | None, typer.Option(help="Words of a source that only you can open.")
+    ] = None,
     project: Project = Path("."),
     json: Json = False,
 ) -> None:
@@ -45,6 +53,10 @@ def add(
             occurred_at=_moment(occurred_at),
             tags=tuple(tag or ()),
             fact_type=fact_type or None,
+            citations=(
+                *(Citation(uri=each) for each in cite or ()),
+                *(Citation(excerpt=each) for each in excerpt or ()),
+            ),
         )
         check(memory)
         _check_for_team(memory)
@@ -246,3 +258,14 @@ def _check_for_team(memory: Memory) -> None:
         raise FieldInvalid("tags", f"must be at most {_TAGS}, each of 1 to {_TAG} characters")
     if memory.fact_type is not None and not _FACT_TYPE.fullmatch(memory.fact_type):
         raise FieldInvalid("fact_type", "must be a lower-case word of at most 32 letters, digits and _")
+    if len(memory.citations) > _CITATIONS:
+        raise FieldInvalid("citations", f"must be at most {_CITATIONS}")
+    for each in memory.citations:
+        if each.uri and not (_OPENABLE.fullmatch(each.uri) and len(each.uri) <= _CITED):
+            raise FieldInvalid(
+                "cite", "must be https://…, http://… or repo:<path>; for what only you can open give --excerpt"
+            )
+        if not each.uri and not (visible(each.excerpt) and len(each.excerpt) <= _CITED):
+            raise FieldInvalid("excerpt", f"must hold a visible character, and at most {_CITED:,}")
+    if memory.fact_type == "claim" and not memory.citations:
+        raise FieldInvalid("cite", "a claim names a source: give --cite, or --excerpt where only you can open it")

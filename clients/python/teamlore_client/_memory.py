@@ -95,6 +95,15 @@ class Standing:
 
 
 @dataclass(frozen=True)
+class Citation:
+    """What a memory rests on: a source that teammates can open, words of it, or both."""
+
+    uri: str = ""
+    """`https:`, `http:`, or `repo:` and a path in the project's repository."""
+    excerpt: str = ""
+
+
+@dataclass(frozen=True)
 class Memory:
     """One immutable text with what is known about it."""
 
@@ -114,6 +123,7 @@ class Memory:
     author: str | None = None
     """The principal whom the server stamped; None on what was made here."""
     standing: Standing = Standing()
+    citations: tuple[Citation, ...] = ()
 
 
 def visible(text: str) -> bool:
@@ -146,6 +156,7 @@ def check(memory: Memory) -> None:
         "metadata": "".join([*memory.metadata, *strings]),
         "fact_type": memory.fact_type or "",
         "author": memory.author or "",
+        "citations": "".join(each.uri + each.excerpt for each in memory.citations),
     }
     for name, text in texts.items():
         try:

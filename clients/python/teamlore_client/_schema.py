@@ -6,7 +6,7 @@ import apsw
 
 from teamlore_client._memory import DIMENSION
 
-VERSION = 2
+VERSION = 3
 
 SCHEMA = f"""
 -- row is what the word and vector indexes refer to; a text key's hidden rowid may change under VACUUM.
@@ -75,7 +75,11 @@ ALTER TABLE memories ADD COLUMN last_verified INTEGER;    -- microseconds since 
 """
 """What version 2 adds; a new file gets it after the rest, so that both come out alike."""
 
-STEPS = {1: SCHEMA, 2: STANDING}
+CITATIONS = """
+ALTER TABLE memories ADD COLUMN citations TEXT NOT NULL DEFAULT '[]' CHECK (json_type(citations) = 'array');
+"""
+
+STEPS = {1: SCHEMA, 2: STANDING, 3: CITATIONS}
 
 
 def load_vectors(connection: apsw.Connection) -> None:

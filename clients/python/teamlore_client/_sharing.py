@@ -50,4 +50,5 @@ def queue(store: Store, state: SyncState, bank: str, *, share_captured: bool) ->
 def size(memory: Memory) -> int:
     """Return about how many bytes a memory takes on the wire, rather too many than too few."""
     strings = [memory.text, *memory.tags, *memory.metadata, *map(str, memory.metadata.values())]
+    strings += [part for each in memory.citations for part in (each.uri, each.excerpt)]
     return _RECORD_BYTES + sum(len(text.encode()) + 16 for text in strings)

@@ -188,6 +188,9 @@ def details(memory: Memory, standing: str) -> list[Text]:
         ("verified", minute(memory.standing.last_verified) if memory.standing.last_verified else ""),
     ]
     lines = []
+    fields += [
+        (name, value) for each in memory.citations for name, value in (("cites", each.uri), ("excerpt", each.excerpt))
+    ]
     for name, value in fields:
         if value:
             text = Text(f"{name:<9} ", style="dim")
@@ -222,4 +225,5 @@ def as_json(memory: Memory) -> dict[str, Any]:
         "superseded_by": memory.standing.superseded_by or None,
         "last_verified": memory.standing.last_verified.isoformat() if memory.standing.last_verified else None,
         "version": memory.standing.version,
+        "citations": [{"uri": each.uri, "excerpt": each.excerpt} for each in memory.citations],
     }

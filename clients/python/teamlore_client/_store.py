@@ -18,6 +18,7 @@ from teamlore_client._memory import (
     DIMENSION,
     HIDDEN,
     AmbiguousId,
+    Citation,
     FieldInvalid,
     Memory,
     Scalar,
@@ -37,7 +38,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _FIELDS = (
     "id, bank, visibility, team_id, client_id, user_id, text, tags, metadata, fact_type, derivation,"
-    " occurred_at, created_at, author, version, status, trust, may_be_stale, superseded_by, last_verified"
+    " occurred_at, created_at, author, version, status, trust, may_be_stale, superseded_by, last_verified,"
+    " citations"
 )
 _RANK_CONSTANT = 60  # of reciprocal rank fusion, as its authors set it
 _LIST_LIMIT = 1_000
@@ -376,6 +378,7 @@ def _row(memory: Memory) -> Row:
         _micros(memory.created_at),
         memory.author,
         *_standing_row(memory.standing),
+        json.dumps([[each.uri, each.excerpt] for each in memory.citations], ensure_ascii=False),
     )
 
 
@@ -412,6 +415,7 @@ def _memory(row: Row) -> Memory:
         stale,
         successor,
         verified,
+        citations,
     ) = row
     return Memory(
         id=id_,
@@ -433,4 +437,5 @@ def _memory(row: Row) -> Memory:
             successor,
             None if verified is None else _EPOCH + verified * _MICROSECOND,
         ),
+        citations=tuple(Citation(uri, excerpt) for uri, excerpt in json.loads(citations)),
     )

@@ -12,7 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from teamlore.feed.v1 import feed_pb2
 from teamlore.sync.v1 import sync_pb2
 
-from teamlore_client._memory import Memory, Scalar, Standing, scope_of
+from teamlore_client._memory import Citation, Memory, Scalar, Standing, scope_of
 
 CREATED_AT = "_created_at"
 
@@ -127,6 +127,8 @@ def record_of(memory: Memory) -> sync_pb2.Record:
         record.occurred_at.FromDatetime(memory.occurred_at)
     for key, value in memory.metadata.items():
         record.metadata[key].CopyFrom(_value(value))
+    for citation in memory.citations:
+        record.citations.add(uri=citation.uri, excerpt=citation.excerpt)
     if CREATED_AT not in memory.metadata:
         record.metadata[CREATED_AT].string_value = memory.created_at.astimezone(UTC).isoformat()
     return record
@@ -149,6 +151,7 @@ def change_of(bank: str, change: feed_pb2.Change) -> Change:
         fact_type=change.fact_type or None,
         derivation=change.derivation or "fact",
         author=change.author or "unknown",
+        citations=tuple(Citation(each.uri, each.excerpt) for each in change.citations),
         standing=Standing(
             version=change.version or 1,
             status=change.status or "current",

@@ -210,6 +210,9 @@ def test_a_moment_outside_the_calendar_is_refused(home: Path, project: None) -> 
         ("tags", ["x", "--tag", "y" * 101]),
         ("tags", ["x", "--tag", ""]),
         ("fact_type", ["x", "--fact-type", "Decision"]),
+        ("cite", ["x", "--cite", "/home/alice/notes.md"]),
+        ("cite", ["x", "--fact-type", "claim"]),
+        ("excerpt", ["x", "--excerpt", " "]),
     ],
 )
 def test_what_the_server_would_reject_is_said_at_once(

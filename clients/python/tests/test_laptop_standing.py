@@ -9,11 +9,14 @@ import pytest
 from fake_sync import run, save
 from fake_team import FakeTeam
 from laptop import BANK, EMBEDDER, memory, vector
+from teamlore.feed.v1 import feed_pb2
 from teamlore_client._laptop import Laptop
-from teamlore_client._memory import Memory, Standing
-from teamlore_client._schema import SCHEMA
+from teamlore_client._memory import Citation, Memory, Standing
+from teamlore_client._schema import SCHEMA, VERSION
+from teamlore_client._sharing import size
 from teamlore_client._show import as_json, details, line
 from teamlore_client._store import Store
+from teamlore_client._wire import change_of, record_of
 
 WRONG = Standing(2, "contradicted", "agent_verified", True, "successor-1", datetime(2026, 11, 1, tzinfo=UTC))
 
@@ -101,5 +104,21 @@ def test_a_file_of_the_first_version_is_brought_up(tmp_path: Path) -> None:
         store.put_standing([replace(new, standing=WRONG)])
         assert store.get(new.id).standing == WRONG
     with sqlite3.connect(path) as look:
-        assert look.execute("PRAGMA user_version").fetchone() == (2,)
-    assert apsw.Connection(str(path)).execute("PRAGMA user_version").fetchall() == [(2,)]
+        assert look.execute("PRAGMA user_version").fetchone() == (VERSION,)
+    assert apsw.Connection(str(path)).execute("PRAGMA user_version").fetchall() == [(VERSION,)]
+
+
+def test_what_a_teammate_cites_is_kept_shown_and_sent_as_it_came(bob: Laptop, team: FakeTeam) -> None:
+    cited = (Citation("https://wiki.example.com/queues"), Citation("repo:docs/adr/3.md", "we keep \x1b[31mSQS"))
+    id_ = team.write(replace(memory("a claim"), fact_type="claim", citations=cited))
+    run(bob, team)
+    kept = bob.store.get(id_)
+    assert kept.citations == cited
+    told = "\n".join(each.plain for each in details(kept, ""))
+    assert cited[0].uri in told and "we keep \\x1b[31mSQS" in told
+    assert as_json(kept)["citations"][1] == {"uri": "repo:docs/adr/3.md", "excerpt": "we keep \x1b[31mSQS"}
+    record = record_of(kept)
+    change = feed_pb2.Change(id=id_, seq=1, text=record.text, citations=record.citations)
+    assert change_of(BANK, change).memory.citations == cited
+    many = replace(kept, citations=(Citation(excerpt="x" * 2000),) * 20)
+    assert size(many) >= record_of(many).ByteSize()

@@ -30,6 +30,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "text": TEXT,
     "tags": st.lists(TEXT, max_size=4),
     "metadata": st.dictionaries(TEXT, VALUE, max_size=3),
+    "citations": st.lists(st.fixed_dictionaries({"uri": TEXT, "excerpt": TEXT}), max_size=3),
     "occurred_at": st.none() | MOMENT,
     "fact_type": TEXT,
     "seq": st.integers(1, 2**63 - 1) | st.integers(1, 1 << 31) | st.integers(1, 20).map(lambda n: 1 << n),
@@ -64,7 +65,8 @@ def test_what_is_sealed_has_the_numbers_and_types_of_a_change() -> None:
     for field in CONTENT.fields:
         same = CHANGE.fields_by_name[field.name]
         assert (same.number, same.type, same.is_repeated) == (field.number, field.type, field.is_repeated)
-        assert field.message_type is None or field.message_type.GetOptions().map_entry
+        of_content = field.message_type
+        assert of_content is None or of_content.GetOptions().map_entry or of_content is same.message_type
     for message in ("ChangeBatch", "ListChangesResponse", "ListLiveResponse"):
         entries = feed_pb2.DESCRIPTOR.message_types_by_name[message].fields_by_number[1]
         assert entries.message_type is CHANGE and entries.is_repeated
@@ -89,6 +91,9 @@ def test_the_bytes_are_those_of_the_message(rows: list[dict[str, Any]]) -> None:
             body += wire.tombstone(row["id"].encode(), row["seq"], row["changed_at"])
             continue
         content = sync_pb2.MemoryContent(text=row["text"], tags=row["tags"])
+        for citation in row["citations"]:
+            content.citations.add(**citation)
+            change.citations.add(**citation)
         for key, value in row["metadata"].items():
             for kind, scalar in value.items():
                 setattr(content.metadata[key], kind, scalar)

@@ -9,6 +9,7 @@ import asyncpg
 import protovalidate
 import pytest
 from google.protobuf.struct_pb2 import Value
+from teamlore.common.v1.citation_pb2 import Citation
 from teamlore.index.v1 import index_pb2
 from teamlore.sync.v1 import sync_pb2
 
@@ -173,11 +174,31 @@ def test_system_keys_and_secrets_are_dropped_and_the_hash_is_of_the_text_as_sent
         (record("aaaaaaaa", content_hash="sha256:" + "0" * 64), "content_hash"),
         (record("aaaaaaaa", fact_type="Not A Word"), "fact_type"),
         (record("aaaaaaaa", tags=[""]), "tags"),
+        (record("aaaaaaaa", citations=[Citation(uri="file:///home/alice/notes.md")]), "citations[0].uri"),
+        (record("aaaaaaaa", citations=[Citation(uri="/home/alice/notes.md")]), "citations[0].uri"),
+        (record("aaaaaaaa", citations=[Citation(uri="repo:/etc/passwd")]), "citations[0].uri"),
+        (record("aaaaaaaa", citations=[Citation(excerpt="x" * 2001)]), "citations[0].excerpt"),
+        (record("aaaaaaaa", citations=[Citation(excerpt="x")] * 21), "citations"),
+        (record("aaaaaaaa", citations=[Citation(excerpt="x"), Citation(excerpt=" ")]), "citations: each"),
+        (record("aaaaaaaa", fact_type="claim"), "citations: a claim"),
     ],
 )
 def test_a_bad_record_is_rejected_by_the_name_of_its_field(spoiled: sync_pb2.Record, named: str) -> None:
     found = judge(spoiled, BARRIER, NO_PII)
     assert isinstance(found, Rejected) and found.reason.startswith(named)
+
+
+def test_what_a_record_cites_is_kept_without_its_secrets() -> None:
+    excerpt = "the key is AKIAIOSFODNN7EXAMPL2, and we keep SQS"
+    cited = [Citation(uri="https://wiki.example.com/queues"), Citation(uri="repo:docs/adr/0003.md@4f2a#L1", excerpt=excerpt)]
+    draft = judge(record("aaaaaaaa", fact_type="claim", citations=cited), BARRIER, NO_PII)
+    assert isinstance(draft, Draft)
+    content = sync_pb2.MemoryContent.FromString(draft.content)
+    assert [each.uri for each in content.citations] == [each.uri for each in cited]
+    assert content.citations[1].excerpt == "the key is [redacted: AWS Access Key], and we keep SQS"
+    whole = [Citation(excerpt="AKIAIOSFODNN7EXAMPL2 " + "x" * 1979)]  # a redaction is longer than what it takes the place of
+    judged = judge(record("aaaaaaaa", citations=whole), BARRIER, NO_PII)
+    assert isinstance(judged, Rejected) and judged.reason.startswith("citations: must be at most 2000")
 
 
 @pytest.mark.parametrize("text", [" \n\t", "\u200b\u00ad", "\u2800\u3164", "\u0301"])

@@ -5,11 +5,15 @@ import random
 from typing import Any
 
 import pytest
+from teamlore.common.v1.citation_pb2 import Citation
 from teamlore.sync.v1 import sync_pb2
 
 from kit import audit
+from kit.access import Caller
 from kit.errors import Refusal
+from kit.identity import set_caller
 from services.sync import standing
+from services.sync.handlers import SyncHandlers
 from services.sync.store import StatusChange
 from services.sync.tests.test_guard import check_digest
 from services.sync.tests.test_pushing import BANK, Bench, record
@@ -76,6 +80,36 @@ async def test_only_a_present_person_vouches_as_human(bench: Bench) -> None:
     assert caught.value.reason == "HUMAN_TRUST_REQUIRES_PERSON"
     assert (await update(bench, "aaaaaaaa", 1, trust="agent_verified")).version == 2
     assert (await update(bench, "aaaaaaaa", 2, person=True, trust="human")).version == 3
+
+
+@pytest.mark.parametrize("trust", standing.VOUCHED)
+async def test_a_claim_without_a_source_to_open_is_at_most_inferred(bench: Bench, trust: str) -> None:
+    words, source = Citation(excerpt="from a call"), Citation(uri="https://wiki.example.com/queues")
+    await bench.push(
+        record("excerpt1", "a", fact_type="claim", citations=[words]),
+        record("sourced1", "b", fact_type="claim", citations=[words, source]),
+        record("plain001", "c", fact_type="decision"),
+    )
+    handlers = SyncHandlers(bench.store, bench.keys, bench.pusher, True)
+
+    async def vouch(memory_id: str, version: int, word: str) -> int:
+        request = sync_pb2.UpdateStatusRequest(bank=BANK, id=memory_id, version=version, trust=word)
+        with audit.calling(audit.CallContext("memory.update_status", "user:bob", "t")):
+            return (await handlers.UpdateStatus(request, None)).version
+
+    set_caller(Caller("user:bob", "person", "t", person_present=True))
+    try:
+        with pytest.raises(Refusal) as caught:
+            await vouch("excerpt1", 1, trust)
+        assert (caught.value.reason, caught.value.violations[0].field) == ("FIELD_INVALID", "trust")
+        assert await vouch("excerpt1", 1, "agent_inferred") == 2
+        assert await vouch("sourced1", 1, trust) == 2
+        assert await vouch("plain001", 1, trust) == 2
+        with pytest.raises(Refusal) as caught:
+            await vouch("nowhere1", 1, trust)
+        assert caught.value.reason == "NOT_FOUND"
+    finally:
+        set_caller(None)
 
 
 @pytest.mark.parametrize("successor", ["aaaaaaaa", "nowhere1", "elsewhere", "hidden01"])

@@ -27,9 +27,10 @@ from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from teamlore.common.v1 import access_pb2 as teamlore_dot_common_dot_v1_dot_access__pb2
+from teamlore.common.v1 import citation_pb2 as teamlore_dot_common_dot_v1_dot_citation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bteamlore/feed/v1/feed.proto\x12\x10teamlore.feed.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fteamlore/common/v1/access.proto\"\xb8\x04\n\x06\x43hange\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0c\n\x04tags\x18\x03 \x03(\t\x12\x38\n\x08metadata\x18\x04 \x03(\x0b\x32&.teamlore.feed.v1.Change.MetadataEntry\x12/\n\x0boccurred_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tfact_type\x18\x06 \x01(\t\x12\x0f\n\x07\x64\x65leted\x18\x07 \x01(\x08\x12\x0b\n\x03seq\x18\x08 \x01(\x03\x12.\n\nchanged_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bretained_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nderivation\x18\x0b \x01(\t\x12\x0e\n\x06\x61uthor\x18\x0c \x01(\t\x12\x0c\n\x04lane\x18\r \x01(\t\x12\x0e\n\x06status\x18\x0e \x01(\t\x12\x0f\n\x07version\x18\x0f \x01(\x05\x12\r\n\x05trust\x18\x10 \x01(\t\x12\x14\n\x0cmay_be_stale\x18\x11 \x01(\x08\x12\x15\n\rsuperseded_by\x18\x12 \x01(\t\x12\x31\n\rlast_verified\x18\x13 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1aG\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12%\n\x05value\x18\x02 \x01(\x0b\x32\x16.google.protobuf.Value:\x02\x38\x01\"u\n\x0b\x43hangeBatch\x12)\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x18.teamlore.feed.v1.Change\x12\x11\n\tafter_seq\x18\x02 \x01(\x03\x12\x13\n\x0bthrough_seq\x18\x03 \x01(\x03\x12\x13\n\x0bnext_cursor\x18\x04 \x01(\t\"\'\n\x08\x42ookmark\x12\x0b\n\x03seq\x18\x01 \x01(\x03\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"m\n\x12ListChangesRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12\x18\n\x06\x63ursor\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\x12\r\n\x05limit\x18\x03 \x01(\x05\"\x8f\x01\n\x13ListChangesResponse\x12)\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x18.teamlore.feed.v1.Change\x12\x11\n\tafter_seq\x18\x02 \x01(\x03\x12\x13\n\x0bthrough_seq\x18\x03 \x01(\x03\x12\x13\n\x0bnext_cursor\x18\x04 \x01(\t\x12\x10\n\x08has_more\x18\x05 \x01(\x08\"_\n\x13WatchChangesRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12\x18\n\x06\x63ursor\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\"\x7f\n\x14WatchChangesResponse\x12.\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x1d.teamlore.feed.v1.ChangeBatchH\x00\x12.\n\x08\x62ookmark\x18\x02 \x01(\x0b\x32\x1a.teamlore.feed.v1.BookmarkH\x00\x42\x07\n\x05\x65vent\"@\n\x0eGetHeadRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\"@\n\x0fGetHeadResponse\x12\x0c\n\x04head\x18\x01 \x01(\x03\x12\x0f\n\x07horizon\x18\x02 \x01(\x03\x12\x0e\n\x06\x63ursor\x18\x03 \x01(\t\"B\n\x10GetDigestRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\"<\n\x11GetDigestResponse\x12\x0b\n\x03seq\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\x12\x0b\n\x03sum\x18\x03 \x01(\x04\"{\n\x0fListLiveRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12\x1a\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\"W\n\x10ListLiveResponse\x12*\n\x08memories\x18\x01 \x03(\x0b\x32\x18.teamlore.feed.v1.Change\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"q\n\x15RegisterDeviceRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12(\n\tdevice_id\x18\x02 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{32}$\"\x18\n\x16RegisterDeviceResponse\"~\n\x12ListDevicesRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12\x1a\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\"\xd6\x01\n\x06\x44\x65vice\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x31\n\rregistered_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x0clast_seen_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tacked_seq\x18\x05 \x01(\x03\x12.\n\nretired_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"Y\n\x13ListDevicesResponse\x12)\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x18.teamlore.feed.v1.Device\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"o\n\x13RetireDeviceRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12(\n\tdevice_id\x18\x02 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{32}$\"\x16\n\x14RetireDeviceResponse\"\x8c\x01\n\x12\x41\x63kErasuresRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12(\n\tdevice_id\x18\x02 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{32}$\x12\x1c\n\x0bthrough_seq\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\"\x15\n\x13\x41\x63kErasuresResponse2\x93\x0b\n\x0b\x46\x65\x65\x64Service\x12\x9b\x01\n\x0bListChanges\x12$.teamlore.feed.v1.ListChangesRequest\x1a%.teamlore.feed.v1.ListChangesResponse\"?\xea\xc7\x18\x1b\n\x04\x62\x61nkH\x01R\x11\x66\x65\x65\x64.list_changes\x82\xd3\xe4\x93\x02\x1a\x12\x18/v1/banks/{bank}/changes\x12\x81\x01\n\x0cWatchChanges\x12%.teamlore.feed.v1.WatchChangesRequest\x1a&.teamlore.feed.v1.WatchChangesResponse\" \xea\xc7\x18\x1c\n\x04\x62\x61nkH\x01R\x12\x66\x65\x65\x64.watch_changes0\x01\x12\x88\x01\n\x07GetHead\x12 .teamlore.feed.v1.GetHeadRequest\x1a!.teamlore.feed.v1.GetHeadResponse\"8\xea\xc7\x18\x17\n\x04\x62\x61nkH\x01R\rfeed.get_head\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/banks/{bank}/head\x12\x92\x01\n\tGetDigest\x12\".teamlore.feed.v1.GetDigestRequest\x1a#.teamlore.feed.v1.GetDigestResponse\"<\xea\xc7\x18\x19\n\x04\x62\x61nkH\x01R\x0f\x66\x65\x65\x64.get_digest\x82\xd3\xe4\x93\x02\x19\x12\x17/v1/banks/{bank}/digest\x12\x8c\x01\n\x08ListLive\x12!.teamlore.feed.v1.ListLiveRequest\x1a\".teamlore.feed.v1.ListLiveResponse\"9\xea\xc7\x18\x18\n\x04\x62\x61nkH\x01R\x0e\x66\x65\x65\x64.list_live\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/banks/{bank}/live\x12\xa9\x01\n\x0eRegisterDevice\x12\'.teamlore.feed.v1.RegisterDeviceRequest\x1a(.teamlore.feed.v1.RegisterDeviceResponse\"D\xea\xc7\x18\x1d\n\x04\x62\x61nkH\x01R\x11\x64\x65vice.registeredX\x01\x82\xd3\xe4\x93\x02\x1d\"\x18/v1/banks/{bank}/devices:\x01*\x12\x9b\x01\n\x0bListDevices\x12$.teamlore.feed.v1.ListDevicesRequest\x1a%.teamlore.feed.v1.ListDevicesResponse\"?\xea\xc7\x18\x1b\n\x04\x62\x61nkH\x01R\x11\x66\x65\x65\x64.list_devices\x82\xd3\xe4\x93\x02\x1a\x12\x18/v1/banks/{bank}/devices\x12\xa9\x01\n\x0cRetireDevice\x12%.teamlore.feed.v1.RetireDeviceRequest\x1a&.teamlore.feed.v1.RetireDeviceResponse\"J\xea\xc7\x18\x1a\n\x04\x62\x61nkH\x01R\x0e\x64\x65vice.retiredX\x01\x82\xd3\xe4\x93\x02&*$/v1/banks/{bank}/devices/{device_id}\x12\xbc\x01\n\x0b\x41\x63kErasures\x12$.teamlore.feed.v1.AckErasuresRequest\x1a%.teamlore.feed.v1.AckErasuresResponse\"`\xea\xc7\x18(\n\x04\x62\x61nkH\x01R\x1c\x64\x65vice.erasures_acknowledgedX\x01\x82\xd3\xe4\x93\x02.\")/v1/banks/{bank}/devices/{device_id}/acks:\x01*b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bteamlore/feed/v1/feed.proto\x12\x10teamlore.feed.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fteamlore/common/v1/access.proto\x1a!teamlore/common/v1/citation.proto\"\xe9\x04\n\x06\x43hange\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0c\n\x04tags\x18\x03 \x03(\t\x12\x38\n\x08metadata\x18\x04 \x03(\x0b\x32&.teamlore.feed.v1.Change.MetadataEntry\x12/\n\x0boccurred_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tfact_type\x18\x06 \x01(\t\x12\x0f\n\x07\x64\x65leted\x18\x07 \x01(\x08\x12\x0b\n\x03seq\x18\x08 \x01(\x03\x12.\n\nchanged_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bretained_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nderivation\x18\x0b \x01(\t\x12\x0e\n\x06\x61uthor\x18\x0c \x01(\t\x12\x0c\n\x04lane\x18\r \x01(\t\x12\x0e\n\x06status\x18\x0e \x01(\t\x12\x0f\n\x07version\x18\x0f \x01(\x05\x12\r\n\x05trust\x18\x10 \x01(\t\x12\x14\n\x0cmay_be_stale\x18\x11 \x01(\x08\x12\x15\n\rsuperseded_by\x18\x12 \x01(\t\x12\x31\n\rlast_verified\x18\x13 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\tcitations\x18\x14 \x03(\x0b\x32\x1c.teamlore.common.v1.Citation\x1aG\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12%\n\x05value\x18\x02 \x01(\x0b\x32\x16.google.protobuf.Value:\x02\x38\x01\"u\n\x0b\x43hangeBatch\x12)\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x18.teamlore.feed.v1.Change\x12\x11\n\tafter_seq\x18\x02 \x01(\x03\x12\x13\n\x0bthrough_seq\x18\x03 \x01(\x03\x12\x13\n\x0bnext_cursor\x18\x04 \x01(\t\"\'\n\x08\x42ookmark\x12\x0b\n\x03seq\x18\x01 \x01(\x03\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"m\n\x12ListChangesRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12\x18\n\x06\x63ursor\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\x12\r\n\x05limit\x18\x03 \x01(\x05\"\x8f\x01\n\x13ListChangesResponse\x12)\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x18.teamlore.feed.v1.Change\x12\x11\n\tafter_seq\x18\x02 \x01(\x03\x12\x13\n\x0bthrough_seq\x18\x03 \x01(\x03\x12\x13\n\x0bnext_cursor\x18\x04 \x01(\t\x12\x10\n\x08has_more\x18\x05 \x01(\x08\"_\n\x13WatchChangesRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12\x18\n\x06\x63ursor\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\"\x7f\n\x14WatchChangesResponse\x12.\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x1d.teamlore.feed.v1.ChangeBatchH\x00\x12.\n\x08\x62ookmark\x18\x02 \x01(\x0b\x32\x1a.teamlore.feed.v1.BookmarkH\x00\x42\x07\n\x05\x65vent\"@\n\x0eGetHeadRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\"@\n\x0fGetHeadResponse\x12\x0c\n\x04head\x18\x01 \x01(\x03\x12\x0f\n\x07horizon\x18\x02 \x01(\x03\x12\x0e\n\x06\x63ursor\x18\x03 \x01(\t\"B\n\x10GetDigestRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\"<\n\x11GetDigestResponse\x12\x0b\n\x03seq\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\x12\x0b\n\x03sum\x18\x03 \x01(\x04\"{\n\x0fListLiveRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12\x1a\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\"W\n\x10ListLiveResponse\x12*\n\x08memories\x18\x01 \x03(\x0b\x32\x18.teamlore.feed.v1.Change\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"q\n\x15RegisterDeviceRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12(\n\tdevice_id\x18\x02 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{32}$\"\x18\n\x16RegisterDeviceResponse\"~\n\x12ListDevicesRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12\x1a\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\"\xd6\x01\n\x06\x44\x65vice\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x31\n\rregistered_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x0clast_seen_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tacked_seq\x18\x05 \x01(\x03\x12.\n\nretired_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"Y\n\x13ListDevicesResponse\x12)\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x18.teamlore.feed.v1.Device\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"o\n\x13RetireDeviceRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12(\n\tdevice_id\x18\x02 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{32}$\"\x16\n\x14RetireDeviceResponse\"\x8c\x01\n\x12\x41\x63kErasuresRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12(\n\tdevice_id\x18\x02 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{32}$\x12\x1c\n\x0bthrough_seq\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\"\x15\n\x13\x41\x63kErasuresResponse2\x93\x0b\n\x0b\x46\x65\x65\x64Service\x12\x9b\x01\n\x0bListChanges\x12$.teamlore.feed.v1.ListChangesRequest\x1a%.teamlore.feed.v1.ListChangesResponse\"?\xea\xc7\x18\x1b\n\x04\x62\x61nkH\x01R\x11\x66\x65\x65\x64.list_changes\x82\xd3\xe4\x93\x02\x1a\x12\x18/v1/banks/{bank}/changes\x12\x81\x01\n\x0cWatchChanges\x12%.teamlore.feed.v1.WatchChangesRequest\x1a&.teamlore.feed.v1.WatchChangesResponse\" \xea\xc7\x18\x1c\n\x04\x62\x61nkH\x01R\x12\x66\x65\x65\x64.watch_changes0\x01\x12\x88\x01\n\x07GetHead\x12 .teamlore.feed.v1.GetHeadRequest\x1a!.teamlore.feed.v1.GetHeadResponse\"8\xea\xc7\x18\x17\n\x04\x62\x61nkH\x01R\rfeed.get_head\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/banks/{bank}/head\x12\x92\x01\n\tGetDigest\x12\".teamlore.feed.v1.GetDigestRequest\x1a#.teamlore.feed.v1.GetDigestResponse\"<\xea\xc7\x18\x19\n\x04\x62\x61nkH\x01R\x0f\x66\x65\x65\x64.get_digest\x82\xd3\xe4\x93\x02\x19\x12\x17/v1/banks/{bank}/digest\x12\x8c\x01\n\x08ListLive\x12!.teamlore.feed.v1.ListLiveRequest\x1a\".teamlore.feed.v1.ListLiveResponse\"9\xea\xc7\x18\x18\n\x04\x62\x61nkH\x01R\x0e\x66\x65\x65\x64.list_live\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/banks/{bank}/live\x12\xa9\x01\n\x0eRegisterDevice\x12\'.teamlore.feed.v1.RegisterDeviceRequest\x1a(.teamlore.feed.v1.RegisterDeviceResponse\"D\xea\xc7\x18\x1d\n\x04\x62\x61nkH\x01R\x11\x64\x65vice.registeredX\x01\x82\xd3\xe4\x93\x02\x1d\"\x18/v1/banks/{bank}/devices:\x01*\x12\x9b\x01\n\x0bListDevices\x12$.teamlore.feed.v1.ListDevicesRequest\x1a%.teamlore.feed.v1.ListDevicesResponse\"?\xea\xc7\x18\x1b\n\x04\x62\x61nkH\x01R\x11\x66\x65\x65\x64.list_devices\x82\xd3\xe4\x93\x02\x1a\x12\x18/v1/banks/{bank}/devices\x12\xa9\x01\n\x0cRetireDevice\x12%.teamlore.feed.v1.RetireDeviceRequest\x1a&.teamlore.feed.v1.RetireDeviceResponse\"J\xea\xc7\x18\x1a\n\x04\x62\x61nkH\x01R\x0e\x64\x65vice.retiredX\x01\x82\xd3\xe4\x93\x02&*$/v1/banks/{bank}/devices/{device_id}\x12\xbc\x01\n\x0b\x41\x63kErasures\x12$.teamlore.feed.v1.AckErasuresRequest\x1a%.teamlore.feed.v1.AckErasuresResponse\"`\xea\xc7\x18(\n\x04\x62\x61nkH\x01R\x1c\x64\x65vice.erasures_acknowledgedX\x01\x82\xd3\xe4\x93\x02.\")/v1/banks/{bank}/devices/{device_id}/acks:\x01*b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -94,52 +95,52 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FEEDSERVICE'].methods_by_name['RetireDevice']._serialized_options = b'\352\307\030\032\n\004bankH\001R\016device.retiredX\001\202\323\344\223\002&*$/v1/banks/{bank}/devices/{device_id}'
   _globals['_FEEDSERVICE'].methods_by_name['AckErasures']._loaded_options = None
   _globals['_FEEDSERVICE'].methods_by_name['AckErasures']._serialized_options = b'\352\307\030(\n\004bankH\001R\034device.erasures_acknowledgedX\001\202\323\344\223\002.\")/v1/banks/{bank}/devices/{device_id}/acks:\001*'
-  _globals['_CHANGE']._serialized_start=205
-  _globals['_CHANGE']._serialized_end=773
-  _globals['_CHANGE_METADATAENTRY']._serialized_start=702
-  _globals['_CHANGE_METADATAENTRY']._serialized_end=773
-  _globals['_CHANGEBATCH']._serialized_start=775
-  _globals['_CHANGEBATCH']._serialized_end=892
-  _globals['_BOOKMARK']._serialized_start=894
-  _globals['_BOOKMARK']._serialized_end=933
-  _globals['_LISTCHANGESREQUEST']._serialized_start=935
-  _globals['_LISTCHANGESREQUEST']._serialized_end=1044
-  _globals['_LISTCHANGESRESPONSE']._serialized_start=1047
-  _globals['_LISTCHANGESRESPONSE']._serialized_end=1190
-  _globals['_WATCHCHANGESREQUEST']._serialized_start=1192
-  _globals['_WATCHCHANGESREQUEST']._serialized_end=1287
-  _globals['_WATCHCHANGESRESPONSE']._serialized_start=1289
-  _globals['_WATCHCHANGESRESPONSE']._serialized_end=1416
-  _globals['_GETHEADREQUEST']._serialized_start=1418
-  _globals['_GETHEADREQUEST']._serialized_end=1482
-  _globals['_GETHEADRESPONSE']._serialized_start=1484
-  _globals['_GETHEADRESPONSE']._serialized_end=1548
-  _globals['_GETDIGESTREQUEST']._serialized_start=1550
-  _globals['_GETDIGESTREQUEST']._serialized_end=1616
-  _globals['_GETDIGESTRESPONSE']._serialized_start=1618
-  _globals['_GETDIGESTRESPONSE']._serialized_end=1678
-  _globals['_LISTLIVEREQUEST']._serialized_start=1680
-  _globals['_LISTLIVEREQUEST']._serialized_end=1803
-  _globals['_LISTLIVERESPONSE']._serialized_start=1805
-  _globals['_LISTLIVERESPONSE']._serialized_end=1892
-  _globals['_REGISTERDEVICEREQUEST']._serialized_start=1894
-  _globals['_REGISTERDEVICEREQUEST']._serialized_end=2007
-  _globals['_REGISTERDEVICERESPONSE']._serialized_start=2009
-  _globals['_REGISTERDEVICERESPONSE']._serialized_end=2033
-  _globals['_LISTDEVICESREQUEST']._serialized_start=2035
-  _globals['_LISTDEVICESREQUEST']._serialized_end=2161
-  _globals['_DEVICE']._serialized_start=2164
-  _globals['_DEVICE']._serialized_end=2378
-  _globals['_LISTDEVICESRESPONSE']._serialized_start=2380
-  _globals['_LISTDEVICESRESPONSE']._serialized_end=2469
-  _globals['_RETIREDEVICEREQUEST']._serialized_start=2471
-  _globals['_RETIREDEVICEREQUEST']._serialized_end=2582
-  _globals['_RETIREDEVICERESPONSE']._serialized_start=2584
-  _globals['_RETIREDEVICERESPONSE']._serialized_end=2606
-  _globals['_ACKERASURESREQUEST']._serialized_start=2609
-  _globals['_ACKERASURESREQUEST']._serialized_end=2749
-  _globals['_ACKERASURESRESPONSE']._serialized_start=2751
-  _globals['_ACKERASURESRESPONSE']._serialized_end=2772
-  _globals['_FEEDSERVICE']._serialized_start=2775
-  _globals['_FEEDSERVICE']._serialized_end=4202
+  _globals['_CHANGE']._serialized_start=240
+  _globals['_CHANGE']._serialized_end=857
+  _globals['_CHANGE_METADATAENTRY']._serialized_start=786
+  _globals['_CHANGE_METADATAENTRY']._serialized_end=857
+  _globals['_CHANGEBATCH']._serialized_start=859
+  _globals['_CHANGEBATCH']._serialized_end=976
+  _globals['_BOOKMARK']._serialized_start=978
+  _globals['_BOOKMARK']._serialized_end=1017
+  _globals['_LISTCHANGESREQUEST']._serialized_start=1019
+  _globals['_LISTCHANGESREQUEST']._serialized_end=1128
+  _globals['_LISTCHANGESRESPONSE']._serialized_start=1131
+  _globals['_LISTCHANGESRESPONSE']._serialized_end=1274
+  _globals['_WATCHCHANGESREQUEST']._serialized_start=1276
+  _globals['_WATCHCHANGESREQUEST']._serialized_end=1371
+  _globals['_WATCHCHANGESRESPONSE']._serialized_start=1373
+  _globals['_WATCHCHANGESRESPONSE']._serialized_end=1500
+  _globals['_GETHEADREQUEST']._serialized_start=1502
+  _globals['_GETHEADREQUEST']._serialized_end=1566
+  _globals['_GETHEADRESPONSE']._serialized_start=1568
+  _globals['_GETHEADRESPONSE']._serialized_end=1632
+  _globals['_GETDIGESTREQUEST']._serialized_start=1634
+  _globals['_GETDIGESTREQUEST']._serialized_end=1700
+  _globals['_GETDIGESTRESPONSE']._serialized_start=1702
+  _globals['_GETDIGESTRESPONSE']._serialized_end=1762
+  _globals['_LISTLIVEREQUEST']._serialized_start=1764
+  _globals['_LISTLIVEREQUEST']._serialized_end=1887
+  _globals['_LISTLIVERESPONSE']._serialized_start=1889
+  _globals['_LISTLIVERESPONSE']._serialized_end=1976
+  _globals['_REGISTERDEVICEREQUEST']._serialized_start=1978
+  _globals['_REGISTERDEVICEREQUEST']._serialized_end=2091
+  _globals['_REGISTERDEVICERESPONSE']._serialized_start=2093
+  _globals['_REGISTERDEVICERESPONSE']._serialized_end=2117
+  _globals['_LISTDEVICESREQUEST']._serialized_start=2119
+  _globals['_LISTDEVICESREQUEST']._serialized_end=2245
+  _globals['_DEVICE']._serialized_start=2248
+  _globals['_DEVICE']._serialized_end=2462
+  _globals['_LISTDEVICESRESPONSE']._serialized_start=2464
+  _globals['_LISTDEVICESRESPONSE']._serialized_end=2553
+  _globals['_RETIREDEVICEREQUEST']._serialized_start=2555
+  _globals['_RETIREDEVICEREQUEST']._serialized_end=2666
+  _globals['_RETIREDEVICERESPONSE']._serialized_start=2668
+  _globals['_RETIREDEVICERESPONSE']._serialized_end=2690
+  _globals['_ACKERASURESREQUEST']._serialized_start=2693
+  _globals['_ACKERASURESREQUEST']._serialized_end=2833
+  _globals['_ACKERASURESRESPONSE']._serialized_start=2835
+  _globals['_ACKERASURESRESPONSE']._serialized_end=2856
+  _globals['_FEEDSERVICE']._serialized_start=2859
+  _globals['_FEEDSERVICE']._serialized_end=4286
 # @@protoc_insertion_point(module_scope)

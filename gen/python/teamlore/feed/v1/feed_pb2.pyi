@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from teamlore.common.v1 import citation_pb2 as _citation_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -68,6 +69,7 @@ class Change(_message.Message):
     MAY_BE_STALE_FIELD_NUMBER: _builtins.int
     SUPERSEDED_BY_FIELD_NUMBER: _builtins.int
     LAST_VERIFIED_FIELD_NUMBER: _builtins.int
+    CITATIONS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The memory's id."""
     text: _builtins.str
@@ -118,6 +120,10 @@ class Change(_message.Message):
     def last_verified(self) -> _timestamp_pb2.Timestamp:
         """When somebody last looked whether it holds."""
 
+    @_builtins.property
+    def citations(self) -> _containers.RepeatedCompositeFieldContainer[_citation_pb2.Citation]:
+        """What it rests on."""
+
     def __init__(
         self,
         *,
@@ -140,10 +146,11 @@ class Change(_message.Message):
         may_be_stale: _builtins.bool = ...,
         superseded_by: _builtins.str = ...,
         last_verified: _timestamp_pb2.Timestamp | None = ...,
+        citations: _abc.Iterable[_citation_pb2.Citation] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["changed_at", b"changed_at", "last_verified", b"last_verified", "occurred_at", b"occurred_at", "retained_at", b"retained_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["author", b"author", "changed_at", b"changed_at", "deleted", b"deleted", "derivation", b"derivation", "fact_type", b"fact_type", "id", b"id", "lane", b"lane", "last_verified", b"last_verified", "may_be_stale", b"may_be_stale", "metadata", b"metadata", "occurred_at", b"occurred_at", "retained_at", b"retained_at", "seq", b"seq", "status", b"status", "superseded_by", b"superseded_by", "tags", b"tags", "text", b"text", "trust", b"trust", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["author", b"author", "changed_at", b"changed_at", "citations", b"citations", "deleted", b"deleted", "derivation", b"derivation", "fact_type", b"fact_type", "id", b"id", "lane", b"lane", "last_verified", b"last_verified", "may_be_stale", b"may_be_stale", "metadata", b"metadata", "occurred_at", b"occurred_at", "retained_at", b"retained_at", "seq", b"seq", "status", b"status", "superseded_by", b"superseded_by", "tags", b"tags", "text", b"text", "trust", b"trust", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

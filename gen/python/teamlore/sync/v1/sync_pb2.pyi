@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from teamlore.common.v1 import citation_pb2 as _citation_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -52,6 +53,7 @@ class MemoryContent(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     TAGS_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    CITATIONS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """The text, immutable."""
     @_builtins.property
@@ -62,16 +64,21 @@ class MemoryContent(_message.Message):
     def metadata(self) -> _containers.MessageMap[_builtins.str, _struct_pb2.Value]:
         """Scalars by key."""
 
+    @_builtins.property
+    def citations(self) -> _containers.RepeatedCompositeFieldContainer[_citation_pb2.Citation]:
+        """What it rests on."""
+
     def __init__(
         self,
         *,
         text: _builtins.str = ...,
         tags: _abc.Iterable[_builtins.str] | None = ...,
         metadata: _abc.Mapping[_builtins.str, _struct_pb2.Value] | None = ...,
+        citations: _abc.Iterable[_citation_pb2.Citation] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["metadata", b"metadata", "tags", b"tags", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["citations", b"citations", "metadata", b"metadata", "tags", b"tags", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -111,6 +118,7 @@ class Record(_message.Message):
     OCCURRED_AT_FIELD_NUMBER: _builtins.int
     FACT_TYPE_FIELD_NUMBER: _builtins.int
     CONTENT_HASH_FIELD_NUMBER: _builtins.int
+    CITATIONS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The id, the same at the author, on the server and in each mirror. One that holds the beginning of a token is refused,
     since ids are kept for ever.
@@ -135,6 +143,10 @@ class Record(_message.Message):
     def occurred_at(self) -> _timestamp_pb2.Timestamp:
         """When what the text tells happened; to the microsecond."""
 
+    @_builtins.property
+    def citations(self) -> _containers.RepeatedCompositeFieldContainer[_citation_pb2.Citation]:
+        """What it rests on, at most 20. A record of the kind `claim` needs one, or is rejected."""
+
     def __init__(
         self,
         *,
@@ -145,10 +157,11 @@ class Record(_message.Message):
         occurred_at: _timestamp_pb2.Timestamp | None = ...,
         fact_type: _builtins.str = ...,
         content_hash: _builtins.str = ...,
+        citations: _abc.Iterable[_citation_pb2.Citation] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["occurred_at", b"occurred_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_hash", b"content_hash", "fact_type", b"fact_type", "id", b"id", "metadata", b"metadata", "occurred_at", b"occurred_at", "tags", b"tags", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["citations", b"citations", "content_hash", b"content_hash", "fact_type", b"fact_type", "id", b"id", "metadata", b"metadata", "occurred_at", b"occurred_at", "tags", b"tags", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -352,6 +365,7 @@ class Memory(_message.Message):
     MAY_BE_STALE_FIELD_NUMBER: _builtins.int
     SUPERSEDED_BY_FIELD_NUMBER: _builtins.int
     LAST_VERIFIED_FIELD_NUMBER: _builtins.int
+    CITATIONS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The id."""
     text: _builtins.str
@@ -396,6 +410,10 @@ class Memory(_message.Message):
     def last_verified(self) -> _timestamp_pb2.Timestamp:
         """When somebody last looked whether it holds."""
 
+    @_builtins.property
+    def citations(self) -> _containers.RepeatedCompositeFieldContainer[_citation_pb2.Citation]:
+        """What it rests on."""
+
     def __init__(
         self,
         *,
@@ -416,10 +434,11 @@ class Memory(_message.Message):
         may_be_stale: _builtins.bool = ...,
         superseded_by: _builtins.str = ...,
         last_verified: _timestamp_pb2.Timestamp | None = ...,
+        citations: _abc.Iterable[_citation_pb2.Citation] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_verified", b"last_verified", "occurred_at", b"occurred_at", "retained_at", b"retained_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["author", b"author", "derivation", b"derivation", "fact_type", b"fact_type", "id", b"id", "lane", b"lane", "last_verified", b"last_verified", "may_be_stale", b"may_be_stale", "metadata", b"metadata", "occurred_at", b"occurred_at", "retained_at", b"retained_at", "seq", b"seq", "status", b"status", "superseded_by", b"superseded_by", "tags", b"tags", "text", b"text", "trust", b"trust", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["author", b"author", "citations", b"citations", "derivation", b"derivation", "fact_type", b"fact_type", "id", b"id", "lane", b"lane", "last_verified", b"last_verified", "may_be_stale", b"may_be_stale", "metadata", b"metadata", "occurred_at", b"occurred_at", "retained_at", b"retained_at", "seq", b"seq", "status", b"status", "superseded_by", b"superseded_by", "tags", b"tags", "text", b"text", "trust", b"trust", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -506,7 +525,9 @@ class UpdateStatusRequest(_message.Message):
     status: _builtins.str
     """`current`, `suspect`, `contradicted` or `superseded`. The last two leave recall by default."""
     trust: _builtins.str
-    """`extracted`, `agent_inferred`, `agent_verified`, or `human`: the last one only where a person is present."""
+    """`extracted`, `agent_inferred`, `agent_verified`, or `human`: the last one only where a person is present. A `claim`
+    without a source that teammates can open is at most `agent_inferred`.
+    """
     may_be_stale: _builtins.bool
     """Whether it may no longer hold."""
     superseded_by: _builtins.str
