@@ -47,10 +47,12 @@ class Caller:
     grants: tuple[Grant, ...] = ()
     denies: tuple[Grant, ...] = ()
     revoked: tuple[Grant, ...] = ()
-    """Allows that were taken away, and those of groups that the caller has left."""
+    """What was taken away: allows, or words of them, roles in Teams, and allows of groups that the caller has left."""
     ceiling: tuple[Grant, ...] | None = None
     """What a narrowed personal key may do at most; None where nothing narrows."""
     groups: tuple[str, ...] = ()
+    token_groups: tuple[str, ...] = ()
+    """Those of the groups that come with the token alone."""
     memberships: Mapping[str, Membership] = field(default_factory=dict)
     default_access: str = "deny"
     person_present: bool = False
@@ -121,12 +123,21 @@ class Caller:
                         found[word].append(deny.source)
         return found
 
-    def lost(self, bank: str) -> bool:
-        """Whether a CLIENT bank was within reach once: a grant, group or membership ended, or a deny takes it."""
+    def lost(self, bank: str, permission: str) -> bool:
+        """Whether `permission` on a CLIENT bank was within reach once, or, for who no longer reads it, any.
+
+        A grant, a group, a role or a membership ended, a grant or a role was lowered, or a deny takes it.
+        """
         membership = self.memberships.get(team_of(bank))
-        ended = membership is not None and not membership.active
-        denied = _match(bank, "read", self.denies) and _match(bank, "read", (*self.grants, *self._roles(bank)))
-        return ended or denied or any(fnmatch.fnmatchcase(bank, grant.pattern) for grant in self.revoked)
+        if membership is not None and not membership.active:
+            return True
+        standing = (*self.grants, *self._roles(bank))
+        words = {permission, "read"}
+        if any(_match(bank, word, self.denies) and _match(bank, word, standing) for word in words):
+            return True
+        if not _match(bank, "read", standing):
+            return any(fnmatch.fnmatchcase(bank, grant.pattern) for grant in self.revoked)
+        return _match(bank, permission, self.revoked)
 
     def covers(self, pattern: str, permission: str = "admin") -> bool:
         """Whether the caller surely holds `permission` on all banks but PRIVATE ones that `pattern` covers."""
@@ -180,7 +191,12 @@ class Caller:
         membership = self.memberships.get(team)
         if membership is None or not membership.active or membership.role == "member":
             return ()
-        return (Grant(f"client:{team}:*", _FULL, f"{membership.role} of team {team}"),)
+        return (role_of(team, f"{membership.role} of team {team}"),)
+
+
+def role_of(team: str, source: str = "") -> Grant:
+    """What an owner or admin of a Team holds on its clients."""
+    return Grant(f"client:{team}:*", _FULL, source)
 
 
 def team_of(bank: str) -> str:

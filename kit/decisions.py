@@ -59,14 +59,18 @@ class Decisions:
 
     async def denied(self, method: str, caller: Caller | None, reason: str, bank: str) -> None:
         """Counts a refusal and returns once it is written; never raises for a database that is away."""
-        principal, token_id = (caller.principal, caller.token_id) if caller is not None else ("", "")
-        minute = int(time.time()) // 60
-        key = (minute, method, principal, token_id, reason, self._bank(minute, principal, bank))
-        self._denied[key] = self._denied.get(key, 0) + 1
+        self.note_denied(method, caller, reason, bank)
         self._wake.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS):
                 await asyncio.shield(self._next)
+
+    def note_denied(self, method: str, caller: Caller | None, reason: str, bank: str) -> None:
+        """Counts a refusal, to be written with the next one that waits or within seconds."""
+        principal, token_id = (caller.principal, caller.token_id) if caller is not None else ("", "")
+        minute = int(time.time()) // 60
+        key = (minute, method, principal, token_id, reason, self._bank(minute, principal, bank))
+        self._denied[key] = self._denied.get(key, 0) + 1
 
     async def stop(self) -> None:
         """Writes what is left and ends."""

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 
+from kit.access_state import AccessState
 from kit.config import DATABASE_URL, LISTEN, TARGET, setting
 from kit.database import Database
 from kit.dialing import AuthClient
-from kit.identity import AccessState, Authenticator, KeyCache
+from kit.identity import Authenticator
+from kit.key_cache import KeyCache
 from kit.keystore import open_key_store
 from kit.sealing import KeyStore
 
@@ -28,7 +30,7 @@ class Settings:
     public_calls_per_minute: int = setting(
         "TEAMLORE_PUBLIC_CALLS_PER_MINUTE", 60_000, minimum=1, maximum=10_000_000
     )
-    """An address's budget of each method that needs no credential; behind a proxy all callers are one address."""
+    """An address's budget of calls of each method without a good credential; behind a proxy all are one address."""
     streams_per_principal: int = setting("TEAMLORE_STREAMS_PER_PRINCIPAL", 200, minimum=1, maximum=100_000)
     """Streams that a principal may hold open, in each process."""
     key_refresh: float = setting("TEAMLORE_KEY_REFRESH_SECONDS", 30.0, minimum=0.05, maximum=3600)

@@ -88,7 +88,7 @@ class Limits:
         self._calls[method].take(principal)
 
     def take_public(self, method: str, peer: str) -> None:
-        """Counts one call without a credential, by the address it comes from. Raises Refusal RATE_LIMITED."""
+        """Counts one call without a good credential, by the address it comes from. Raises Refusal RATE_LIMITED."""
         if method not in self._public:
             self._public[method] = RateLimit(self._public_per_minute)
         self._public[method].take(peer.rpartition(":")[0] or peer)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import signal
 import sys
@@ -67,6 +68,8 @@ class Built:
     """By full method name: a principal's budget where it is not the common one."""
     counted_as: Mapping[str, str] = field(default_factory=dict)
     """By full method name: the method whose budget each of its requests takes from."""
+    judges_credentials: frozenset[str] = frozenset()
+    """Full names of public methods that answer by a credential in the request: an address is charged for bad ones alone."""
 
 
 @dataclass
@@ -235,7 +238,10 @@ class Interceptor(grpc.aio.ServerInterceptor):
         except (DecodeError, ValueError) as error:
             raise field_invalid("", "the bytes are not a message of this method") from error
         caller: Caller | None = None
-        if access.public:
+        if access.public and seen.method in self._built.judges_credentials:
+            # One credential has a budget of its own: what others send from the same address does not use it up.
+            self._limits.take(seen.method, hashlib.sha256(raw).hexdigest())
+        elif access.public:
             self._limits.take_public(seen.method, context.peer())
         else:
             seen.deciding = True
@@ -250,12 +256,13 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 caller = await self._built.authenticator.renew(seen.caller)
                 _require_same(access, request, first)
             seen.caller = caller
+            if not caller.internal:
+                # Before access is decided: who is refused again and again has no more calls than others.
+                counted = self._built.counted_as.get(seen.method, seen.method)
+                self._limits.take(counted, caller.principal)
             await self._authorise(access, first or request, caller, seen)
             seen.deciding = False
             self._decisions.granted(seen.method, caller)
-            if not caller.internal:
-                counted = self._built.counted_as.get(seen.method, seen.method)
-                self._limits.take(counted, caller.principal)
         identity.set_caller(caller)
         validation.check(request)
         call = None
@@ -329,10 +336,22 @@ class Interceptor(grpc.aio.ServerInterceptor):
             refusal = Refusal(
                 "INTERNAL", f"a defect of the server, logged as {log_id}", metadata={"log_id": log_id}
             )
-        _answered(seen.method, refusal.reason)
         if refusal.reason in DENIALS or (seen.deciding and refusal.reason == "NOT_FOUND"):
-            await self._decisions.denied(seen.method, seen.caller, refusal.reason, seen.bank)
+            refusal = await self._deny(seen, refusal, context.peer())
+        _answered(seen.method, refusal.reason)
         await context.abort(refusal.rule.code, refusal.message, trailing_metadata=trailers(refusal))
+
+    async def _deny(self, seen: _Call, refusal: Refusal, peer: str) -> Refusal:
+        """Counts a denial, and against the caller's address where nobody is known; gives what to answer."""
+        try:
+            if seen.caller is None:
+                self._limits.take_public(seen.method, peer)
+        except Refusal as limited:
+            # Counted all the same, but who sends that much garbage makes nobody wait for the database.
+            self._decisions.note_denied(seen.method, None, refusal.reason, seen.bank)
+            return limited
+        await self._decisions.denied(seen.method, seen.caller, refusal.reason, seen.bank)
+        return refusal
 
 
 def _require_same(access: access_pb2.Access, request: Message, first: Message) -> None:

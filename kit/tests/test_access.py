@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.access import Caller, Grant, Membership
-from kit.identity import caller_of
+from kit.access_state import caller_of
 
 WORD = st.text("abcx-:*", min_size=1, max_size=8)
 ALL = frozenset(("read", "write", "forget", "comply", "admin"))

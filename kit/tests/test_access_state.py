@@ -6,9 +6,9 @@ import json
 import asyncpg
 import pytest
 
-from kit import identity
+from kit import access_state
+from kit.access_state import AccessState
 from kit.errors import Refusal
-from kit.identity import AccessState
 
 
 class Away:
@@ -35,7 +35,7 @@ class Away:
     ids=lambda error: type(error).__name__,
 )
 async def test_the_poll_goes_on(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "POLL_SECONDS", 0.005)
+    monkeypatch.setattr(access_state, "POLL_SECONDS", 0.005)
     state = AccessState(Away(error))  # type: ignore[arg-type]  # only the poll is asked
     await state.start()
     for _ in range(200):

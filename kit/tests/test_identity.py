@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from kit import identity
 from kit.access import Caller
 from kit.errors import Refusal
-from kit.identity import Authenticator, KeyCache, mint
+from kit.identity import Authenticator, mint
+from kit.key_cache import KeyCache
 
 KEY, OTHER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
 

@@ -1,4 +1,4 @@
-"""What every call goes through: limits after access and before validation, decisions counted, spans without text."""
+"""What every call goes through: limits before access and validation, decisions counted, spans without text."""
 
 import asyncio
 import os
@@ -22,11 +22,11 @@ from teamlore.sync.v1 import sync_pb2, sync_pb2_grpc
 
 from kit import audit, decisions, dialing, serving, telemetry
 from kit.access import BankFacts, Caller, Grant
+from kit.access_state import AccessState
 from kit.database import Database
 from kit.decisions import Decisions
 from kit.errors import Refusal
 from kit.foundation import Drain, Foundation, Settings
-from kit.identity import AccessState
 from kit.limits import Limits
 from kit.serving import OPTIONS, Built, Interceptor, _serve
 
@@ -81,6 +81,9 @@ class Push(sync_pb2_grpc.SyncServiceServicer):
 
 class Auth(auth_pb2_grpc.AuthServiceServicer):
     """Knows one token."""
+
+    async def GetJwks(self, request: Any, context: Any) -> auth_pb2.GetJwksResponse:
+        return auth_pb2.GetJwksResponse()
 
     async def ExchangeToken(self, request: Any, context: Any) -> auth_pb2.ExchangeTokenResponse:
         if request.token != "tlk_known":
@@ -173,7 +176,12 @@ async def served(database_url: str) -> AsyncIterator[Served]:
         ACCESS: (access_pb2_grpc.add_AccessServiceServicer_to_server, access_pb2_grpc.AccessServiceServicer()),
     }
     counted = Decisions(database, "feed")
-    built = Built(callers, services, counted_as={f"{SYNC}.PushStream": f"{SYNC}.Push"})  # type: ignore[arg-type]  # callers are the test's
+    built = Built(
+        callers,  # type: ignore[arg-type]  # callers are the test's
+        services,
+        counted_as={f"{SYNC}.PushStream": f"{SYNC}.Push"},
+        judges_credentials=frozenset((f"{AUTH}.ExchangeToken",)),
+    )
     limits = Limits(100, 4, 2, {HEAD: 5, f"{SYNC}.Push": 20})
     server = grpc.aio.server(interceptors=[Interceptor(built, drain, limits, counted)], options=OPTIONS)
     for add, handlers in services.values():
@@ -207,15 +215,23 @@ def told(error: grpc.aio.AioRpcError) -> tuple[str, float]:
     return reason, seconds
 
 
-async def test_calls_are_limited_after_access_and_before_validation(served: Served) -> None:
+async def test_calls_are_limited_before_access_is_decided_and_before_validation(served: Served) -> None:
     for _ in range(5):
         await served.head()
     reason, seconds = await refused(served.head())
     assert reason == "RATE_LIMITED" and 0 < seconds <= 12
-    assert (await refused(served.head(bank="project:other")))[0] == "PERMISSION_DENIED"
+    assert (await refused(served.head(bank="project:other")))[0] == "RATE_LIMITED"
     too_long = feed_pb2.WatchChangesRequest(bank=BANK, cursor="x" * 5000)
     metadata = (("authorization", "Bearer alice"),)
     assert (await refused(served.feed.WatchChanges(too_long, metadata=metadata).read()))[0] == "FIELD_INVALID"
+    await served.head("bob")
+
+
+async def test_denied_calls_count_against_who_makes_them(served: Served) -> None:
+    for _ in range(5):
+        assert (await refused(served.head("eve", "project:other")))[0] == "PERMISSION_DENIED"
+    assert (await refused(served.head("eve", "project:other")))[0] == "RATE_LIMITED"
+    assert (await refused(served.head("eve")))[0] == "RATE_LIMITED"
     await served.head("bob")
 
 
@@ -275,11 +291,28 @@ async def test_other_services_are_not_limited(served: Served, monkeypatch: pytes
 
 async def test_calls_without_a_credential_share_a_budget_by_address(served: Served) -> None:
     for _ in range(4):
-        await served.auth.ExchangeToken(auth_pb2.ExchangeTokenRequest(token="tlk_known"))
-    reason, seconds = await refused(
-        served.auth.ExchangeToken(auth_pb2.ExchangeTokenRequest(token="tlk_known"))
-    )
+        await served.auth.GetJwks(auth_pb2.GetJwksRequest())
+    reason, seconds = await refused(served.auth.GetJwks(auth_pb2.GetJwksRequest()))
     assert reason == "RATE_LIMITED" and 0 < seconds <= 15
+
+
+async def test_what_others_send_uses_up_no_good_credential_s_budget(served: Served) -> None:
+    def exchange(token: str) -> Any:
+        return served.auth.ExchangeToken(auth_pb2.ExchangeTokenRequest(token=token))
+
+    answers = [(await refused(exchange(f"tlk_guess{number}")))[0] for number in range(20)]
+    assert answers == ["CREDENTIAL_INVALID"] * 4 + ["RATE_LIMITED"] * 16
+    for _ in range(100):
+        await exchange("tlk_known")
+    assert (await refused(exchange("tlk_known")))[0] == "RATE_LIMITED", "one token has a budget too"
+    await served.decisions.stop()
+    assert await served.counted("access.denied") == {("ExchangeToken", "", "", "CREDENTIAL_INVALID", "", 20)}
+
+
+async def test_calls_with_bad_credentials_count_against_their_address(served: Served) -> None:
+    answers = [(await refused(served.head("")))[0] for _ in range(6)]
+    assert answers == ["CREDENTIAL_MISSING"] * 4 + ["RATE_LIMITED"] * 2
+    await served.head()
 
 
 async def test_streams_are_counted_apart_and_until_they_end(served: Served) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 from teamlore.auth.v1 import access_pb2, access_pb2_grpc
 
-from kit.identity import AccessState, caller
+from kit.access_state import AccessState
+from kit.identity import caller
 from services.auth import banks, messages, pages, rules, tokens
 from services.auth.access_store import AccessStore
 from services.auth.store import Store
@@ -64,10 +65,10 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         """Creates a key of the caller itself."""
         who = caller()
         grants = tokens.narrowed(who, messages.grants_of(request.grants))
-        expires = tokens.end_of_key(messages.time_of(request, "expires_at"), datetime.now(UTC))
-        token = tokens.make_token(who.principal, "agent", grants, expires)
+        asked = tokens.end_of_key(messages.time_of(request, "expires_at"), datetime.now(UTC))
+        token = tokens.make_token(who.principal, "agent", grants, asked)
         token = replace(token, note=request.note, personal=True)
-        await self._tokens.add_token(token, who.principal, who.token_id)
+        expires = await self._tokens.add_token(token, who.principal, who.token_id)
         return access_pb2.CreatePersonalKeyResponse(
             token_id=token.token_id, token=token.secret, expires_at=messages.stamp(expires)
         )
@@ -118,6 +119,7 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
             memberships=[messages.membership(member) for member in holdings.memberships],
             banks=holdings.banks,
             devices=holdings.devices,
+            known=holdings.known,
         )
 
     async def PutGrant(
@@ -247,5 +249,9 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
     ) -> access_pb2.ApplyAccessResponse:
         """Makes what stands what a document says."""
         document = messages.document_of(request.document)
-        changes = await self._store.apply(document, request.dry_run, caller())
-        return access_pb2.ApplyAccessResponse(differences=[messages.difference(change) for change in changes])
+        changes, (groups, grants) = await self._store.apply(document, request.dry_run, caller())
+        return access_pb2.ApplyAccessResponse(
+            differences=[messages.difference(change) for change in changes],
+            groups_left_alone=groups,
+            grants_left_alone=grants,
+        )

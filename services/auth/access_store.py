@@ -104,6 +104,7 @@ class AccessStore:
                 tuple(Member(**row) for row in await tx.fetch("memberships_of", principal)),
                 tuple(row["bank"] for row in await tx.fetch("banks_of", principal)),
                 tuple(row["device_id"] for row in await tx.fetch("devices_of", principal)),
+                bool(await tx.value("had_tokens", principal)),
             )
             if changed:
                 await _require_admin(tx, who, "principal")
@@ -111,23 +112,25 @@ class AccessStore:
         return held, holdings
 
     async def put_rule(self, rule: Rule, who: Caller) -> bool:
-        """Sets a grant or a deny; false where the same stood."""
+        """Sets a grant or a deny; false where the same stood. Raises Refusal ACCESS_MANAGED for what a document manages."""
         async with self._changing() as (tx, _):
             row = await tx.row("rule", *rule.key)
             standing = None if row is None else _rule(row)
             if standing is not None and standing.permissions == rule.permissions:
                 return False
             check_change(who, standing)
+            documents.check_unmanaged(standing is not None and standing.source == "file")
             change = documents.rule_change(rule, standing)
             return await _write_all(tx, [change] if change else [], who, "grant")
 
     async def delete_rule(self, key: tuple[str, str, str], who: Caller) -> bool:
-        """Takes a grant or a deny away; false where there was none."""
+        """Takes a grant or a deny away; false where there was none. Raises Refusal as `put_rule` does."""
         async with self._changing() as (tx, _):
             row = await tx.row("rule", *key)
             if row is None:
                 return False
             check_change(who, _rule(row))
+            documents.check_unmanaged(row["source"] == "file")
             change = Change("grant", "remove", "", "", "", Retired(_rule(row)))
             return await _write_all(tx, [change], who, "subject")
 
@@ -139,7 +142,7 @@ class AccessStore:
         ]
 
     async def put_group(self, group: Group, who: Caller) -> tuple[int, int]:
-        """Sets who is in a group by calls and documents; tells how many came and how many went."""
+        """Sets who is in a group; tells how many came and how many went. Raises Refusal as `put_rule` does."""
         async with self._changing() as (tx, _):
             rows = {(row["principal"], row["source"]) for row in await tx.fetch("group_rows", group.name)}
             issued = {principal for principal, source in rows if source == "issuer"}
@@ -150,6 +153,7 @@ class AccessStore:
                 if row["group_name"] == group.name
             }
             if before != group.members or holders - group.members:
+                documents.check_unmanaged(any(source == "file" for _, source in rows))
                 if group.members - before - issued:
                     tokens.check_comply(
                         who, [_grant(row) for row in await tx.fetch("group_allows", [group.name])]
@@ -251,8 +255,13 @@ class AccessStore:
                 await _commit(tx, bank, 1)
         return policy.over(standing.policy), changed
 
-    async def apply(self, document: Document, dry_run: bool, who: Caller) -> list[Change]:
-        """Makes what stands what the document says; gives the differences. A dry run is done and taken back."""
+    async def apply(
+        self, document: Document, dry_run: bool, who: Caller
+    ) -> tuple[list[Change], tuple[int, int]]:
+        """Makes what stands what the document says; gives the differences, and how many groups and grants it left alone.
+
+        A dry run is done and taken back.
+        """
         async with self._changing() as (tx, _):
             state = await _state(tx, document)
             documents.check(who, document, state)
@@ -269,7 +278,7 @@ class AccessStore:
                 elif isinstance(change.value, Retired):
                     check_change(who, change.value.rule)
             await _write_all(tx, changes, who, "document", dry_run=dry_run)
-        return changes
+        return changes, documents.left_alone(document, state)
 
     @contextlib.asynccontextmanager
     async def _changing(self) -> AsyncIterator[tuple[Transaction, datetime]]:

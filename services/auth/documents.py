@@ -20,6 +20,18 @@ class Document:
     rules: tuple[Rule, ...] = ()
     teams: tuple[Team, ...] = ()
     banks: tuple[tuple[BankChange, Policy], ...] = ()
+    sections: frozenset[str] = frozenset()
+    """Which of `groups` and `grants` stand in it although they may be empty."""
+
+    @property
+    def says_groups(self) -> bool:
+        """Whether it names all groups that documents manage."""
+        return bool(self.groups) or "groups" in self.sections
+
+    @property
+    def says_grants(self) -> bool:
+        """Whether it names all grants that documents manage."""
+        return bool(self.rules) or "grants" in self.sections
 
 
 @dataclass(frozen=True)
@@ -110,11 +122,28 @@ def plan(document: Document, state: State) -> list[Change]:
     """What makes `state` what `document` says. What stands already gives no change."""
     return [
         *_default(document, state),
-        *_groups(document, state),
-        *_rules(document, state),
+        *(_groups(document, state) if document.says_groups else ()),
+        *(_rules(document, state) if document.says_grants else ()),
         *_teams(document, state),
         *_banks(document, state),
     ]
+
+
+def left_alone(document: Document, state: State) -> tuple[int, int]:
+    """How many groups and grants that documents manage stay because this one has no such section."""
+    return (
+        0 if document.says_groups else len(_managed_groups(state)),
+        0 if document.says_grants else len(_managed_rules(state)),
+    )
+
+
+def check_unmanaged(managed: bool) -> None:
+    """Raises Refusal ACCESS_MANAGED where a call would change what a document manages: the next apply would undo it."""
+    if managed:
+        raise Refusal(
+            "ACCESS_MANAGED",
+            "managed by access.yaml: change it there and apply that; to shut somebody out at once, set a deny or suspend",
+        )
 
 
 def rule_change(wanted: Rule, standing: Rule | None) -> Change | None:
@@ -212,10 +241,17 @@ def _default(document: Document, state: State) -> Iterator[Change]:
         yield Change("default", "change", "default_access", state.default_access, wanted, wanted)
 
 
+def _managed_groups(state: State) -> set[str]:
+    return {name for name, rows in state.groups.items() if any(source == "file" for _, source in rows)}
+
+
+def _managed_rules(state: State) -> set[tuple[str, str, str]]:
+    return {key for key, rule in state.rules.items() if rule.source == "file"}
+
+
 def _groups(document: Document, state: State) -> Iterator[Change]:
     wanted = {group.name: group for group in document.groups}
-    managed = {name for name, rows in state.groups.items() if any(source == "file" for _, source in rows)}
-    for name in sorted(wanted.keys() | managed):
+    for name in sorted(wanted.keys() | _managed_groups(state)):
         rows = state.groups.get(name, frozenset())
         if name in wanted:
             members, source = wanted[name].members, "file"
@@ -231,8 +267,7 @@ def _groups(document: Document, state: State) -> Iterator[Change]:
 
 def _rules(document: Document, state: State) -> Iterator[Change]:
     wanted = {rule.key: rule for rule in document.rules}
-    managed = {key for key, rule in state.rules.items() if rule.source == "file"}
-    for key in sorted(wanted.keys() | managed):
+    for key in sorted(wanted.keys() | _managed_rules(state)):
         standing = state.rules.get(key)
         change = None
         if key in wanted:

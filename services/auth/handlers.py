@@ -7,6 +7,7 @@ from typing import Any
 from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
 
 from kit import audit, identity
+from kit.access_state import AccessState
 from kit.errors import Refusal
 from services.auth import messages, sessions, tokens
 from services.auth.oidc import SignIn, SignIns
@@ -23,7 +24,7 @@ class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
     def __init__(
         self,
         store: Store,
-        access: identity.AccessState,
+        access: AccessState,
         keys: Rotation,
         services: dict[bytes, str],
         sign_ins: SignIns,
@@ -122,6 +123,7 @@ class AuthHandlers(auth_pb2_grpc.AuthServiceServicer):
             token_id=caller.token_id,
             permissions=ordered(held),
             groups=caller.groups,
+            token_groups=caller.token_groups,
             person_present=caller.person_present,
             expires_at=messages.stamp(caller.expires_at),
         )

@@ -6,7 +6,8 @@ from teamlore.auth.v1 import access_pb2_grpc, auth_pb2_grpc
 
 from kit.config import load_or_exit, setting
 from kit.foundation import Foundation, Settings
-from kit.identity import Authenticator, KeyCache
+from kit.identity import Authenticator
+from kit.key_cache import KeyCache
 from kit.serving import Built, run
 from services.auth import pages
 from services.auth.access_handlers import AccessHandlers
@@ -16,6 +17,7 @@ from services.auth.keys import SEAL_NAME, Schedule
 from services.auth.oidc import Issuer, SignIns
 from services.auth.rotation import Rotation
 from services.auth.store import QUERIES, Store
+from services.auth.sweeping import Sweep
 from services.auth.tokens import parse_service_hashes
 from services.auth.usage import LastUsed
 
@@ -46,6 +48,12 @@ class Config(Settings):
     oidc_groups_claim: str = setting("TEAMLORE_OIDC_GROUPS_CLAIM", "")
     """The claim with a list of groups; empty takes none from the issuer."""
     oidc_group_prefix: str = setting("TEAMLORE_OIDC_GROUP_PREFIX", "team:")
+    oidc_groups_seconds: float = setting(
+        "TEAMLORE_OIDC_GROUPS_SECONDS", 2_592_000.0, minimum=900, maximum=31_622_400
+    )
+    """For how long the issuer's word about a person's groups counts without another sign-in."""
+    retention_days: int = setting("TEAMLORE_RETENTION_DAYS", 400, minimum=31, maximum=36_500)
+    """For how long ended tokens, counts of decisions and counts of stored records are kept."""
     secrets_barrier: str = setting("TEAMLORE_SECRETS_BARRIER", "redact", choices=("redact", "reject", "off"))
     """As sync has it: what a bank without a barrier of its own is shown with."""
 
@@ -72,6 +80,9 @@ async def build(config: Config, base: Foundation) -> Built:
     await keys.start(base.access)
     base.at_end(used.stop)
     used.start()
+    sweep = Sweep(store, config.oidc_groups_seconds, config.retention_days)
+    base.at_end(sweep.stop)
+    sweep.start()
     services = parse_service_hashes(config.service_token_hashes)
     handlers = AuthHandlers(store, base.access, keys, services, SignIns(config.issuer()), used, config.jwt_seconds)
     page_tokens = pages.PageTokens(base.keys.secret(pages.SEAL_NAME))
@@ -84,6 +95,9 @@ async def build(config: Config, base: Foundation) -> Built:
             "teamlore.auth.v1.AuthService": (auth_pb2_grpc.add_AuthServiceServicer_to_server, handlers),
             "teamlore.auth.v1.AccessService": (access_pb2_grpc.add_AccessServiceServicer_to_server, access),
         },
+        judges_credentials=frozenset(
+            ("teamlore.auth.v1.AuthService.ExchangeToken", "teamlore.auth.v1.AuthService.StartSession")
+        ),
     )
 
 

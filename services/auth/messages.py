@@ -156,6 +156,7 @@ def document_of(message: access_pb2.AccessDocument) -> documents.Document:
             )
             for part in message.banks
         ),
+        frozenset(message.sections),
     )
 
 

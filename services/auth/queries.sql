@@ -3,13 +3,15 @@
 select token_id, principal, kind, expires_at, revoked_at from auth.tokens where secret_hash = $1
 
 -- name: insert_token
--- Keeps a new token, by the hash of its secret; made with the token $11 it comes from what that comes from, or from that.
+-- Keeps a new token, by the hash of its secret, and gives its end; made with the token $11 it comes from what that comes
+-- from, or from that, and ends no later.
 insert into auth.tokens (token_id, secret_hash, principal, kind, created_by, expires_at, groups, note, personal, session,
                          started_from)
-select $1, $2, $3, $4, $5, least($6, (select expires_at from auth.tokens where token_id = o.id and not $9)), $7, $8, $9,
+select $1, $2, $3, $4, $5, least($6, (select expires_at from auth.tokens where token_id = o.id)), $7, $8, $9,
        $10, o.id
 from (select (select coalesce(started_from, case when not personal then token_id end) from auth.tokens
               where token_id = $11) as id) o
+returning expires_at
 
 -- name: insert_grants
 -- Keeps what a token may do; permissions come as comma-separated words.
@@ -29,7 +31,7 @@ select coalesce((select personal and not session from auth.tokens where token_id
 -- The token $2 comes from what $1 comes from, and ends with that where $1 had to.
 update auth.tokens t set started_from = o.started_from,
   expires_at = least(t.expires_at,
-    (select f.expires_at from auth.tokens f where f.token_id = o.started_from and not t.personal))
+    (select f.expires_at from auth.tokens f where f.token_id = o.started_from))
 from auth.tokens o where o.token_id = $1 and t.token_id = $2
 
 -- name: follow
@@ -106,6 +108,10 @@ insert into auth.suspensions (principal, suspended_by) values ($1, $2) on confli
 -- Lets a principal back in; no row where it was not shut out.
 delete from auth.suspensions where principal = $1 returning principal
 
+-- name: had_tokens
+-- Whether a principal has or had a token.
+select exists (select 1 from auth.tokens where principal = $1)
+
 -- name: suspended
 -- Whether a principal is shut out.
 select exists (select 1 from auth.suspensions where principal = $1)
@@ -164,11 +170,13 @@ where revoked_at is null and ($1::text is null or pattern = $1) and starts_with(
 order by subject, pattern, effect limit $6
 
 -- name: put_rules
--- Sets grants and denies; permissions come as comma-separated words.
+-- Sets grants and denies and keeps what they lose; permissions come as comma-separated words.
 insert into auth.access_grants (subject, pattern, effect, permissions, source, created_by)
 select s, p, e, string_to_array(w, ','), o, $6
 from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) t(s, p, e, w, o)
 on conflict (subject, pattern, effect) do update set permissions = excluded.permissions, source = excluded.source,
+  lost = array(select unnest(auth.access_grants.lost || auth.access_grants.permissions)
+               except select unnest(excluded.permissions) order by 1),
   created_by = excluded.created_by, created_at = clock_timestamp(), revoked_at = null
 
 -- name: retire_rules
@@ -246,7 +254,8 @@ on conflict (team_id) do update set name = excluded.name,
 -- Sets parts in Teams.
 insert into auth.memberships (team_id, principal, role, status)
 select * from unnest($1::text[], $2::text[], $3::text[], $4::text[])
-on conflict (team_id, principal) do update set role = excluded.role, status = excluded.status
+on conflict (team_id, principal) do update set role = excluded.role, status = excluded.status,
+  had_full = auth.memberships.had_full or auth.memberships.role <> 'member'
 
 -- name: put_clients
 -- Sets clients of Teams.
@@ -324,10 +333,6 @@ from auth.tokens where secret_hash = $1
 select token_id from auth.tokens
 where token_id = $1 and revoked_at is null and (expires_at is null or expires_at > clock_timestamp()) for share
 
--- name: is_suspended
--- Whether a principal is suspended.
-select exists (select 1 from auth.suspensions where principal = $1)
-
 -- name: use_id_token
 -- Marks an ID token as used; no row when it was.
 insert into auth.used_id_tokens (token_hash, ends_at) values ($1, to_timestamp($2)) on conflict do nothing returning 1
@@ -358,6 +363,34 @@ select pg_advisory_xact_lock(hashtextextended('auth.sign_in ' || $1, 0))
 -- name: drop_issuer_groups
 -- Takes a principal out of the groups that its issuer no longer names.
 delete from auth.group_members where principal = $1 and source = 'issuer' and group_name <> all ($2) returning group_name
+
+-- name: renew_issuer_groups
+-- Notes that the issuer named these groups now.
+update auth.group_members set said_at = clock_timestamp() where principal = $1 and source = 'issuer'
+
+-- name: end_issuer_groups
+-- Takes principals out of groups that their issuer has not named for so many seconds.
+delete from auth.group_members
+where source = 'issuer' and said_at < clock_timestamp() - make_interval(secs => $1) returning principal
+
+-- name: sweep_tokens
+-- Deletes tokens that ended so many days ago; what was started from one goes before it.
+with gone as (
+    select token_id from auth.tokens t
+    where least(revoked_at, expires_at) < clock_timestamp() - make_interval(days => $1)
+      and not exists (select 1 from auth.tokens c where c.started_from = t.token_id)
+      and not exists (select 1 from auth.tokens c where c.successor = t.token_id)
+    limit $2 for update skip locked),
+  grants as (delete from auth.token_grants where token_id in (select token_id from gone))
+delete from auth.tokens where token_id in (select token_id from gone) returning token_id
+
+-- name: sweep_decisions
+-- Deletes counts of access decisions from so many days ago.
+select compliance.sweep_decisions($1, $2)
+
+-- name: sweep_quota_use
+-- Deletes counts of stored records from so many days ago.
+select memory.sweep_quota_use($1, $2)
 
 -- name: add_issuer_groups
 -- Puts a principal into the groups that its issuer names; gives the new ones.

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from kit import audit
+from kit.access_state import AccessState
 from kit.errors import LOST
-from kit.identity import AccessState
 from kit.sealing import KeyMissing
 from services.auth import keys
 from services.auth.keys import KeyRing, Schedule

@@ -79,6 +79,12 @@ class Holdings:
     memberships: tuple[Member, ...]
     banks: tuple[str, ...]
     devices: tuple[str, ...]
+    had_tokens: bool
+
+    @property
+    def known(self) -> bool:
+        """Whether there is anything but a suspension."""
+        return self.had_tokens or any((self.rules, self.groups, self.memberships, self.banks, self.devices))
 
 
 def ordered(permissions: frozenset[str] | Sequence[str]) -> list[str]:

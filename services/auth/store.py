@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kit import identity
 from kit.access import Caller
+from kit.access_state import caller_of
 from kit.database import Database, Record, Transaction
 from kit.errors import Refusal
 from services.auth.keys import SealedKey
@@ -32,18 +33,17 @@ class Store:
             row["token_id"], row["principal"], row["kind"], row["expires_at"], row["revoked_at"] is not None
         )
 
-    async def add_token(self, token: NewToken, created_by: str, session: str = "") -> None:
-        """Keeps a token and tells every service; made in `session`, it ends with what that comes from.
+    async def add_token(self, token: NewToken, created_by: str, session: str = "") -> datetime | None:
+        """Keeps a token, tells every service and gives its end; made in `session`, it ends with what that comes from.
 
-        Raises Refusal CREDENTIAL_REVOKED where the session has just ended.
+        Raises Refusal CREDENTIAL_REVOKED or ACCESS_REVOKED where the session or its principal has just been shut out.
         """
         async with self._database.transaction() as tx:
+            # Whoever revokes has this lock too: it comes before and is seen here, or after and finds the new token.
+            await tx.fetch("lock_access")
             if session:
-                # A revoke has this lock too: it comes before and is seen here, or after and finds the new token.
-                await tx.fetch("lock_access")
-                if await tx.row("hold_live_token", session) is None:
-                    raise Refusal("CREDENTIAL_REVOKED", "the token was revoked; ask an admin for a new one")
-            await insert_token(tx, token, created_by, session)
+                await _require_let_in(tx, token.principal, session)
+            return await insert_token(tx, token, created_by, session)
 
     async def add_first_admin(self, token: NewToken) -> bool:
         """Keeps a token with admin on everything; False while somebody with a working token administers all."""
@@ -115,16 +115,15 @@ class Store:
         An ID token is used up, and its groups take the place of those that the issuer named before.
         """
         async with self._database.transaction() as tx:
-            if await tx.value("is_suspended", origin.principal):
-                raise Refusal("ACCESS_REVOKED", "the principal is suspended; ask an admin")
+            # As in add_token: an off-boarding comes before and is seen here, or after and finds the session.
+            await tx.fetch("lock_access")
+            groups: tuple[str, ...] = ()
+            started_from = None
+            if isinstance(origin, PersonToken):
+                groups, started_from = origin.groups, origin.token_id
+            await _require_let_in(tx, origin.principal, started_from)
             if isinstance(origin, SignIn):
                 await self._use(tx, origin)
-                groups: tuple[str, ...] = ()
-                started_from = None
-            else:
-                if await tx.row("hold_live_token", origin.token_id) is None:
-                    raise Refusal("CREDENTIAL_REVOKED", "the token was revoked; ask an admin for a new one")
-                groups, started_from = origin.groups, origin.token_id
             ends = await tx.value(
                 "insert_session",
                 session.token_id,
@@ -148,14 +147,47 @@ class Store:
         await tx.fetch("lock_sign_in", sign_in.principal)
         groups = list(sign_in.groups)
         dropped = await tx.fetch("drop_issuer_groups", sign_in.principal, groups)
+        await tx.fetch("renew_issuer_groups", sign_in.principal)
         added = await tx.fetch("add_issuer_groups", sign_in.principal, groups)
         # A new session is known to nobody yet; only changed groups concern what services hold.
         if dropped or added:
             await tx.fetch("bump_access")
 
+    async def end_issuer_groups(self, seconds: float) -> int:
+        """Takes principals out of groups that the issuer has not named for so long, and tells every service."""
+        async with self._database.transaction() as tx:
+            await tx.fetch("lock_access")
+            ended = len(await tx.fetch("end_issuer_groups", seconds))
+            if ended:
+                await tx.fetch("bump_access")
+            tx.changed("", ended)
+            return ended
+
+    async def sweep(self, days: int, most: int) -> int:
+        """Deletes of tokens, decisions and counts at most `most` rows each that ended so many days ago.
+
+        Counts the kind with the most: fewer than `most` means that no more are left.
+        """
+        async with self._database.transaction() as tx:
+            swept = [
+                len(await tx.fetch("sweep_tokens", days, most)),
+                int(await tx.value("sweep_decisions", days, most)),
+                int(await tx.value("sweep_quota_use", days, most)),
+            ]
+            tx.changed("", sum(swept))
+            return max(swept)
+
     async def touch_tokens(self, token_ids: Sequence[str]) -> None:
         """Says that tokens were just used, at most once a minute each."""
         await self._database.fetch("touch_tokens", list(token_ids))
+
+
+async def _require_let_in(tx: Transaction, principal: str, token_id: str | None) -> None:
+    """Raises Refusal ACCESS_REVOKED for a suspended principal, CREDENTIAL_REVOKED for a token that has ended."""
+    if await tx.value("suspended", principal):
+        raise Refusal("ACCESS_REVOKED", "the principal is suspended; ask an admin")
+    if token_id is not None and await tx.row("hold_live_token", token_id) is None:
+        raise Refusal("CREDENTIAL_REVOKED", "the token was revoked; ask an admin for a new one")
 
 
 def _keys(rows: Sequence[Record]) -> tuple[list[SealedKey], datetime]:
@@ -172,7 +204,7 @@ async def access_of(
 ) -> tuple[Caller, str]:
     """What a token, or a principal without one, may do as the transaction has it, and why it is refused."""
     read = json.loads(await tx.value("caller_access", token_id, principal))
-    return identity.caller_of(read, token_id or "")
+    return caller_of(read, token_id or "")
 
 
 async def administers(tx: Transaction, token_id: str | None, principal: str | None = None) -> bool:
@@ -192,9 +224,11 @@ async def has_admin(tx: Transaction, lasting: bool) -> bool:
     return False
 
 
-async def insert_token(tx: Transaction, token: NewToken, created_by: str, session: str = "") -> None:
-    """Keeps a token, tells every service, and declares the change."""
-    await tx.fetch(
+async def insert_token(
+    tx: Transaction, token: NewToken, created_by: str, session: str = ""
+) -> datetime | None:
+    """Keeps a token, tells every service, declares the change, and gives the token's end."""
+    ends: datetime | None = await tx.value(
         "insert_token", token.token_id, token.secret_hash, token.principal, token.kind, created_by, token.expires_at,
         list(token.groups), token.note, token.personal, token.session, session,
     )  # fmt: skip
@@ -206,3 +240,4 @@ async def insert_token(tx: Transaction, token: NewToken, created_by: str, sessio
     )
     await tx.fetch("bump_access")
     tx.changed("", 1)
+    return ends

@@ -119,11 +119,12 @@ def check_minter(who: Caller, key: bool) -> None:
 
 
 def require_person(who: Caller, kind: str) -> None:
-    """Raises Refusal PERSON_REQUIRED where an agent or a service would see a person token, with which it could sign in."""
-    if kind == "person" and who.kind != "person":
+    """Raises Refusal PERSON_REQUIRED where nobody is present who may see a person token, with which one signs in."""
+    # Its kind does not make a stored token a person: whoever finds it in a file must not mint others that outlive it.
+    if kind == "person" and not who.person_present:
         raise Refusal(
             "PERSON_REQUIRED",
-            "a person token is made by a person: sign in with `teamlore login` and call again",
+            "a person token is made by a person who is present: sign in with `teamlore login` and call again",
         )
 
 

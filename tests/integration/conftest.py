@@ -46,7 +46,17 @@ class RunningStack:
     def credential(token: str) -> tuple[tuple[str, str], ...]:
         return (("authorization", f"Bearer {token}"),)
 
+    async def admin_session(self) -> str:
+        """The admin as a person who is present."""
+        async with self.channel("auth") as channel:
+            answer = await auth_pb2_grpc.AuthServiceStub(channel).StartSession(
+                auth_pb2.StartSessionRequest(person_token=self.admin)
+            )
+        return answer.session_token
+
     async def token(self, principal: str, *grants: tuple[str, str], kind: str = "agent") -> str:
+        # Only a person who is present makes a token to sign in with.
+        maker = await self.admin_session() if kind == "person" else self.admin
         async with self.channel("auth") as channel:
             answer = await access_pb2_grpc.AccessServiceStub(channel).CreateToken(
                 access_pb2.CreateTokenRequest(
@@ -54,7 +64,7 @@ class RunningStack:
                     kind=kind,
                     grants=[access_pb2.Grant(pattern=p, permissions=w.split()) for p, w in grants],
                 ),
-                metadata=self.credential(self.admin),
+                metadata=self.credential(maker),
             )
         return answer.token
 

@@ -138,7 +138,10 @@ async def made(stack: RunningStack) -> list[Holder]:
         await access.SuspendPrincipal(
             access_pb2.SuspendPrincipalRequest(principal="user:suspended"), metadata=admin
         )
-        person = await token("user:full", ALL, "*", "person")
+        present = await auth.StartSession(auth_pb2.StartSessionRequest(person_token=stack.admin))
+        grants = [access_pb2.Grant(pattern="*", permissions=ALL.split())]
+        made = access_pb2.CreateTokenRequest(principal="user:full", kind="person", grants=grants)
+        person = (await access.CreateToken(made, metadata=bearer(present.session_token))).token
         await grant("user:full", ALL, "*")
         session = await auth.StartSession(auth_pb2.StartSessionRequest(person_token=person))
         await access.PutGroup(
@@ -153,6 +156,10 @@ async def made(stack: RunningStack) -> list[Holder]:
         everything = frozenset(PERMISSIONS)
         read = frozenset(("read",))
         grouped = await token("user:grouped", "")
+        narrow = access_pb2.CreatePersonalKeyRequest(
+            grants=[access_pb2.Grant(pattern=BANK, permissions=["read", "admin"])]
+        )
+        key = (await access.CreatePersonalKey(narrow, metadata=bearer(session.session_token))).token
         await asyncio.sleep(max(0.0, soon.ToMilliseconds() / 1000 - time.time()) + 0.1)
         return [
             Holder("nothing", (), refused="CREDENTIAL_MISSING"),
@@ -166,6 +173,8 @@ async def made(stack: RunningStack) -> list[Holder]:
             Holder(
                 "a person with all", bearer(session.session_token), everything, everywhere=True, person=True
             ),
+            Holder("a person's stored token, nobody present", bearer(person), everything, everywhere=True),
+            Holder("a key of theirs narrowed to one bank", bearer(key), frozenset(("read", "admin"))),
             Holder("an agent with all", bearer(full_agent), everything, everywhere=True),
             Holder(
                 "an agent with all, PRIVATE of another",

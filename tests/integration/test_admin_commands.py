@@ -8,7 +8,10 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
+from terminal import TEAMLORE, terminal
 
 from tests.integration.conftest import RunningStack
 
@@ -26,7 +29,10 @@ class Shell:
         remote = f"https://git.example.com/{self.name}.git"
         subprocess.run(["git", "-C", str(self.clone), "remote", "add", "origin", remote], check=True)
         self.server = ",".join(f"{name}={stack.address(name)}" for name in SERVICES)
-        self.admin_token = stack.admin
+        # A session, as `teamlore login` gives one: only a person who is present makes a token to sign in with.
+        with grpc.insecure_channel(stack.address("auth")) as channel:
+            start = auth_pb2.StartSessionRequest(person_token=stack.admin)
+            self.admin_token = auth_pb2_grpc.AuthServiceStub(channel).StartSession(start).session_token
 
     def run(self, *arguments: str, token: str = "", code: int = 0) -> str:
         done = subprocess.run(
@@ -50,6 +56,18 @@ class Shell:
 
     def json(self, *arguments: str, token: str = "", code: int = 0) -> Any:
         return json.loads(self.run(*arguments, "--json", token=token, code=code))
+
+    def join(self, person: str) -> Any:
+        """`team join` as a person who types the token on a terminal."""
+        keyring = {"PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring"}
+        with terminal(self.home, TEAMLORE_SERVER=self.server, **keyring) as at:
+            at.run(f"cd {self.clone}")
+            at.type(f"{TEAMLORE} team join --yes --json; echo __$?__")
+            at.expect("Token: ")
+            at.type(person)
+            code, said = at.end()
+        assert code == 0, said
+        return json.loads(said[said.index("{") : said.rindex("}") + 1])
 
     def admin(self, *arguments: str, code: int = 0) -> Any:
         return self.json("admin", *arguments, token=self.admin_token, code=code)
@@ -138,13 +156,18 @@ def test_a_document_is_compared_and_applied(shell: Shell, tmp_path: Path) -> Non
     file.write_text("grants:\n  - subject: team:api\n    patern: x\n")
     error = shell.admin("apply", str(file), "--dry-run", code=2)["error"]
     assert "grants[0].patern" in error["message"] and ":3" in error["message"]
+    file.write_text("grants:\n  - subject: team:api\n    pattern: 'a b'\n    permissions: [read]\n")
+    error = shell.admin("apply", str(file), "--dry-run", code=2)["error"]
+    assert error["message"].count("grants[0].pattern") == 1 and ":3" in error["message"]
 
 
 def test_a_person_joins_with_a_key_and_is_off_boarded_in_one_call(shell: Shell) -> None:
     alice = shell.principal()
     person = shell.admin("token", "create", "--principal", alice, "--kind", "person")["token"]
     shell.admin("grant", "put", alice, f"project:{shell.name}-*", "read,write")
-    joined = shell.json("team", "join", shell.server, "--token", person, "--yes")
+    refused = shell.json("team", "join", shell.server, "--token", person, "--yes", code=2)["error"]
+    assert refused["kind"] == "person_token" and not (shell.home / ".config/teamlore/team.json").exists()
+    joined = shell.join(person)
     assert joined["personal_key"]
     kept = (shell.home / ".config/teamlore/team.json").read_text()
     assert person not in kept and joined["personal_key"] in kept
@@ -164,7 +187,7 @@ def test_leaving_revokes_the_laptop_s_own_key(shell: Shell) -> None:
     alice = shell.principal()
     person = shell.admin("token", "create", "--principal", alice, "--kind", "person")["token"]
     shell.admin("grant", "put", alice, f"project:{shell.name}-*", "read,write")
-    key = shell.json("team", "join", shell.server, "--token", person, "--yes")["personal_key"]
+    key = shell.join(person)["personal_key"]
     assert shell.json("team", "leave")["key_revoked"] is True
     (found,) = [
         t for t in shell.admin("token", "list", "--principal", alice)["tokens"] if t["token_id"] == key

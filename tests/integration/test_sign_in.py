@@ -234,7 +234,7 @@ async def test_revoking_a_person_token_ends_its_session(signed_up: World) -> Non
         access = access_pb2_grpc.AccessServiceStub(channel)
         made = await access.CreateToken(
             access_pb2.CreateTokenRequest(principal="user:erin", kind="person"),
-            metadata=world.stack.credential(world.stack.admin),
+            metadata=world.stack.credential(await world.stack.admin_session()),
         )
         session = await world.start(person_token=made.token)
         assert (await world.whoami(session.session_token)).person_present
@@ -372,9 +372,7 @@ async def test_one_command_ends_all_that_a_leaver_has(signed_up: World, tmp_path
     await admin("bank", "put", f"space:{shell.name}", "--owner", leaver)
     person = await admin("token", "create", "--principal", leaver, "--kind", "person")
     agent = await admin("token", "create", "--principal", leaver, "--banks", "project:*")
-    joined = await asyncio.to_thread(
-        shell.json, "team", "join", shell.server, "--token", person["token"], "--yes"
-    )
+    joined = await asyncio.to_thread(shell.join, person["token"])
     bank = joined["bank"]
     session = await world.start(person_token=person["token"])
     browser = await world.start(id_token=world.forged(email=email))

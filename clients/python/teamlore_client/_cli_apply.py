@@ -47,17 +47,20 @@ def apply(
         request = access_pb2.ApplyAccessRequest(document=document.message, dry_run=dry_run)
         with at.connect() as client, at.out.busy("comparing" if dry_run else "applying"):
             try:
-                differences = client.ask("ApplyAccess", request)["differences"]
+                told = client.ask("ApplyAccess", request)
             except Refused as error:
                 path = error.field.removeprefix("document.")
                 if path != error.field and (line := document.line_of(path)) is not None:
-                    raise DocumentInvalid(f"{called}:{line}: {path}", error.message) from None
+                    rule = error.message.removeprefix(f"{error.field}: ")
+                    raise DocumentInvalid(f"{called}:{line}: {path}", rule) from None
                 if not dry_run:
                     raise
                 at.out.fail("refused", refused(error), reason=error.reason, permission=error.permission)
                 raise typer.Exit(Exit.FAILED) from None
-        value = {"dry_run": dry_run, "differences": differences}
-        at.out.answer(value, [*map(_line, differences), _summary(differences, dry_run)])
+        differences = told["differences"]
+        lines: list[Text | str] = [*map(_line, differences), *_left_alone(told)]
+        lines.append(_summary(differences, dry_run))
+        at.out.answer({"dry_run": dry_run} | told, lines)
         if dry_run and differences:
             raise typer.Exit(WOULD_CHANGE)
 
@@ -86,6 +89,15 @@ def _line(difference: dict[str, Any]) -> Text:
         else before or after
     )
     return text.append(f": {told}" if told else "")
+
+
+def _left_alone(told: dict[str, Any]) -> Iterator[str]:
+    for section in ("groups", "grants"):
+        if count := told[f"{section}_left_alone"]:
+            yield (
+                f"= {section}: no such section here, so the {count} that documents manage are left alone;"
+                f" `{section}: []` removes them"
+            )
 
 
 def _summary(differences: list[dict[str, Any]], dry_run: bool) -> str:

@@ -1,12 +1,14 @@
 """`teamlore admin bank` and `policy`."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from teamlore_client._ending import Exit, Json, Project, Stop
-from teamlore_client._server import Server, asking
+from teamlore_client._server import Asking, Server, asking
 from teamlore_client._words import moment
 
 bank_app = typer.Typer(help="Make, show, list, archive and reopen banks.", no_args_is_help=True)
@@ -26,7 +28,7 @@ def put_bank(
     json: Json = False,
 ) -> None:
     """Make a bank, or change its owner and name; a name that you do not give stays."""
-    with asking(server, project, json) as at, at.connect() as client:
+    with _administering(bank, server, project, json) as at, at.connect() as client:
         from teamlore_client._admin_rpc import access_pb2
 
         if name is None:  # the call sets the name, so the one that stands is read first
@@ -128,7 +130,7 @@ def put_policy(
         "min_lane": min_lane,
         "publish_requires_review": publish_requires_review,
     }
-    with asking(server, project, json) as at:
+    with _administering(bank, server, project, json) as at:
         fields: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         if not fields:
             raise Stop(Exit.USAGE, "usage", "name at least one field to set; --help lists them")
@@ -151,8 +153,21 @@ def show_policy(bank: BankId, server: Server = "", project: Project = Path("."),
         at.out.answer({"bank": bank, "policy": found}, _policy_lines(found))
 
 
+@contextmanager
+def _administering(bank: str, server: str, project: Path, json: bool) -> Iterator[Asking]:
+    """Ask a server, as `asking` does, to change a bank; of a PRIVATE one there is nothing to set."""
+    with asking(server, project, json) as at:
+        if bank.startswith("private:"):
+            message = (
+                "a PRIVATE bank has no admin: it is made by its owner's first save, and has no name, policy or other"
+                " owner to set; nothing was changed"
+            )
+            raise Stop(Exit.USAGE, "private_bank", message)
+        yield at
+
+
 def _archive(bank: str, reopen: bool, server: str, project: Path, json: bool) -> None:
-    with asking(server, project, json) as at, at.connect() as client:
+    with _administering(bank, server, project, json) as at, at.connect() as client:
         from teamlore_client._admin_rpc import access_pb2
 
         done = client.ask("ArchiveBank", access_pb2.ArchiveBankRequest(bank=bank, reopen=reopen))

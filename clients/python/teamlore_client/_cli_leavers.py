@@ -16,6 +16,8 @@ resume_app = typer.Typer()
 
 Principal = Annotated[str, typer.Argument(help="The principal, user:…, agent:… or service:….")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what it holds; change nothing.")]
+UNKNOWN = 3
+"""The exit code where the server knows nothing of the principal: a mistyped name must not look like success."""
 _ORDER = ("tokens", "grants", "groups", "memberships", "banks", "devices")
 
 
@@ -66,6 +68,10 @@ def _suspend(
             held = client.ask("SuspendPrincipal", request)
         said = f"would be {verb}: {principal}; nothing was changed" if dry_run else f"{verb} {principal}"
         at.out.answer({"principal": principal, "dry_run": dry_run} | held, [said, *_lines(held)])
+        if not held["known"]:
+            done = "nothing was changed" if dry_run else "it was done all the same"
+            at.out.note(f"warning: nothing is known of {principal}; is the name right? {done}")
+            raise typer.Exit(UNKNOWN)
 
 
 def _lines(held: dict[str, Any]) -> Iterator[str]:

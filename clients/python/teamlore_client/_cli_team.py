@@ -14,7 +14,7 @@ from teamlore_client._errors import Refused, ServerUnreachable, TeamloreError
 from teamlore_client._membership import TOKEN_VARIABLE, Membership
 from teamlore_client._memory import FieldInvalid, Memory
 from teamlore_client._pull import Place
-from teamlore_client._server import asked_secret, place_of
+from teamlore_client._server import SERVER_VARIABLE, asked_secret, place_of
 from teamlore_client._session import held
 from teamlore_client._sharing import pages, queue
 from teamlore_client._show import as_json, line, minute
@@ -29,7 +29,9 @@ app = typer.Typer(help="Share this project's memories with a team.", no_args_is_
 
 @app.command()
 def join(
-    server: Annotated[str, typer.Argument(metavar="[SERVER]", help="The team's server.")] = "",
+    server: Annotated[
+        str, typer.Argument(metavar="[SERVER]", help=f"The team's server; else {SERVER_VARIABLE}.")
+    ] = "",
     server_option: Annotated[
         str,
         typer.Option(
@@ -40,8 +42,8 @@ def join(
         str,
         typer.Option(
             "--token",
-            help="A token of an agent, or of you as a person, for which a personal key is made; else"
-            f" {TOKEN_VARIABLE}, the session of `teamlore login`, or a prompt.",
+            help=f"A token of an agent, never of a person; else {TOKEN_VARIABLE}, the session of `teamlore login`,"
+            " or a prompt, for both of which agents get a personal key.",
         ),
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Share without asking once more.")] = False,
@@ -53,11 +55,15 @@ def join(
 ) -> None:
     """Share this project: probe the server, show what would be sent, and send nothing before you confirm."""
     with here(project, json) as at:
-        if bool(server) == bool(server_option):
+        if server and server_option:
             raise Stop(Exit.USAGE, "usage", "give the team's server once, as an argument or with --server")
+        named = server or server_option or os.environ.get(SERVER_VARIABLE, "").strip()
+        if not named:
+            message = f"which server? Give it as an argument or with --server, or set {SERVER_VARIABLE}"
+            raise Stop(Exit.USAGE, "no_server", message)
         if not at.project.shareable:
             raise Stop(Exit.FAILED, "not_shareable", f"this project cannot be shared: {at.project.why}")
-        address = parse_address(server or server_option)
+        address = parse_address(named)
         if address.in_clear:
             at.out.note(
                 "warning: this address is not encrypted; the token and all texts can be read on the way"
@@ -65,6 +71,7 @@ def join(
         given = _given_token(at, address, token)
         with at.dial(address.text, given.text) as client:
             who = client.who_am_i(at.bank)
+            _refuse_bare_person(given, who)
             client.list_changes(at.bank, "", 1)
             waiting = list(queue(at.laptop.store, at.laptop.state, at.bank, share_captured=share_captured))
             if not yes:
@@ -234,22 +241,31 @@ class _Given:
     text: str
     keep: bool
     """False for what is kept already, or is not ours to keep."""
-    from_environment: bool = False
+    lies_in: str = ""
+    """Where others can read it: the option or the variable that it came by; empty for what was typed or is held."""
 
 
 def _given_token(at: Here, address: Address, option: str) -> _Given:
     if option:
-        return _Given(option, keep=True)
+        return _Given(option, keep=True, lies_in="--token")
     if given := os.environ.get(TOKEN_VARIABLE, "").strip():
-        return _Given(given, keep=False, from_environment=True)
+        return _Given(given, keep=False, lies_in=TOKEN_VARIABLE)
     session = held(place_of(address))
-    if (kept := _kept_there(at, address)) and (session is None or _accepted(at, address, kept)):
-        return _Given(kept, keep=False)  # joined again, to change a setting
+    if kept := _kept_there(at, address):
+        joined = at.laptop.memberships.get(at.bank)
+        own = joined is not None and joined.key_id
+        # Joined again, to change a setting; who is signed in renews the laptop's own key by it.
+        if session is None or (not own and _accepted(at, address, kept)):
+            return _Given(kept, keep=False)
     if session is not None:
         return _Given(session.secret, keep=False)
-    if not sys.stdin.isatty():
+    if not _asks():
         raise FieldInvalid("token", f"give --token, set {TOKEN_VARIABLE}, or run `teamlore login` first")
     return _Given(asked_secret("Token: "), keep=True)
+
+
+def _asks() -> bool:
+    return sys.stdin.isatty()
 
 
 def _kept_there(at: Here, address: Address) -> str | None:
@@ -269,15 +285,20 @@ def _accepted(at: Here, address: Address, token: str) -> bool:
     return True
 
 
+def _refuse_bare_person(given: _Given, who: Identity) -> None:
+    """End the command for a person's credential that lies where agents can read it: only theirs may."""
+    if who.kind == "person" and given.lies_in:
+        message = (
+            f"{given.lies_in} holds a person's token, which the shell's history, other programs and agents can read;"
+            " nothing was stored or sent. Run `teamlore login` and join again without it, or type the token when you"
+            " are asked: agents here then get a key of their own"
+        )
+        raise Stop(Exit.USAGE, "person_token", message)
+
+
 def _key_of(at: Here, address: Address, given: _Given, who: Identity) -> "PersonalKey":
     from teamlore_client._signing import mint_key, revoke_session, start_session
 
-    if given.from_environment:
-        message = (
-            f"{TOKEN_VARIABLE} holds a person's token, which agents would read; unset it and"
-            " type the token when you are asked, or run `teamlore login` first"
-        )
-        raise Stop(Exit.USAGE, "person_token", message)
     if who.person_present:
         return mint_key(address, given.text, at.bank)
     session = start_session(at.out, address, given.text)

@@ -54,13 +54,16 @@ def _asked(at: Asking, bank: str, explain: bool) -> dict[str, Any]:
 
 
 def _who(value: dict[str, Any]) -> list[str]:
+    def group(name: str) -> str:
+        return f"{name} (of the token itself)" if name in value.get("token_groups", ()) else name
+
     person = "present" if value["person_present"] else "not present; `teamlore login` signs in"
     return [
         f"you are      {value['principal']}",
         f"credential   {value['kind']} {value['token_id']}, {_SOURCES[value['credential']]}",
         f"ends         {moment(value.get('expires_at'), 'never')}",
         f"person       {person}",
-        f"groups       {listed(value['groups'])}",
+        f"groups       {listed(map(group, value['groups']))}",
         f"bank         {value['bank']}",
         f"you may      {listed(value['permissions'])}",
     ]

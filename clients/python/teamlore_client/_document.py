@@ -16,7 +16,9 @@ from teamlore_client._memory import FieldInvalid
 
 _CORE = "tag:yaml.org,2002:"
 _DEFAULTS = {"AccessGrant": {"effect": "allow"}, "Membership": {"status": "active"}}
-_UNTOLD = {"Membership": {"team_id"}}  # a member stands inside its Team, which names it
+# A member stands inside its Team, which names it; which sections stand in a document is seen.
+_UNTOLD = {"Membership": {"team_id"}, "AccessDocument": {"sections"}}
+_SECTIONS = ("groups", "grants")
 
 
 class DocumentInvalid(FieldInvalid):
@@ -74,6 +76,7 @@ def read_document(text: str, called: str = "access.yaml") -> Document:
     reader = _Reader(called)
     message = access_pb2.AccessDocument()
     reader.fill(message, root, "")
+    message.sections.extend(name for name in _SECTIONS if name in reader.lines)
     return Document(message, reader.lines)
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from teamlore_client._memory import Memory
 
+_IDS, _LONGEST_ID = ("ID", "BANK"), 60
 _LINE = 160
 _WIDE = 10_000
 _JOINERS = "\u200c\u200d"  # part of words and of emoji
@@ -46,10 +47,13 @@ class Output:
             print(json.dumps(value, ensure_ascii=True))
             return
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in columns:
-            table.add_column(column, overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(shown(cell)) for cell in row))
+        cells = [[shown(cell) for cell in row] for row in rows]
+        for number, column in enumerate(columns):
+            # An id is copied from here: it stays on one line, and the others fold. One that no line holds is folded too.
+            longest = max((len(row[number]) for row in cells), default=0)
+            table.add_column(column, overflow="fold", no_wrap=column in _IDS and longest <= _LONGEST_ID)
+        for row in cells:
+            table.add_row(*map(Text, row))
         # A program that reads the table gets every cell whole, on one line.
         out = self._out if self._out.is_terminal else Console(file=sys.stdout, width=_WIDE, no_color=True)
         out.print(table, markup=False, highlight=False, emoji=False)

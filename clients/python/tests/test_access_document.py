@@ -40,6 +40,12 @@ def test_a_document_is_the_message_by_its_own_names() -> None:
     assert document.line_of("grants[1].subject") == 9
     assert document.line_of("grants[0].effect") == 6
     assert document.line_of("nowhere") is None
+    assert list(message.sections) == ["groups", "grants"]
+
+
+def test_a_section_that_is_absent_is_told_from_an_empty_one() -> None:
+    assert list(read_document("default_access: open\n").message.sections) == []
+    assert list(read_document("grants: []\n").message.sections) == ["grants"]
 
 
 @pytest.mark.parametrize(
@@ -51,6 +57,8 @@ def test_a_document_is_the_message_by_its_own_names() -> None:
         ("groups:\n  - grup: team:api\n", "access.yaml:2: groups[0].grup: is not known"),
         ("groups: []\ngroups: []\n", "access.yaml:2: groups: stands here twice"),
         ("groups: {}\n", "access.yaml:1: groups: must be a list"),
+        ("grants:\n", "access.yaml:1: grants: must be a list"),
+        ("sections: [groups]\n", "access.yaml:1: sections: is not known"),
         (
             "groups:\n  - group: team:api\n    members:\n      - 7\n",
             "access.yaml:4: groups[0].members[0]: must be a text",

@@ -11,6 +11,7 @@ from fake_access import FakeAccess, serving
 from google.rpc import error_details_pb2
 from teamlore.auth.v1 import access_pb2, auth_pb2
 from teamlore_client.cli import app
+from terminal import TEAMLORE, terminal
 from typer.testing import CliRunner
 
 ADMIN = "tlk_adminadminadmin"
@@ -160,6 +161,14 @@ def test_banks_and_policies(fake: FakeAccess) -> None:
     assert [each.reopen for each in fake.asked("ArchiveBank")] == [False, True]
 
 
+@pytest.mark.parametrize("command", ["bank put", "bank archive", "bank reopen", "policy put --barrier off"])
+def test_a_private_bank_has_nothing_to_set_and_says_so(fake: FakeAccess, command: str) -> None:
+    verb, *more = command.split(" --")
+    options = [word for each in more for word in f"--{each}".split()]
+    code, said = call("admin", *verb.split(), "private:user:bob", *options)
+    assert code == 2 and "has no admin" in said and fake.calls == []
+
+
 def test_a_leaver_s_everything_is_shown(fake: FakeAccess) -> None:
     fake.answers["SuspendPrincipal"] = lambda request: access_pb2.SuspendPrincipalResponse(
         suspended=not request.dry_run and not request.resume,
@@ -175,6 +184,7 @@ def test_a_leaver_s_everything_is_shown(fake: FakeAccess) -> None:
         ],
         banks=["private:user:bob"],
         devices=["d" * 32],
+        known=True,
     )
     code, said = call("admin", "offboard", "user:bob", "--dry-run")
     assert (code, "nothing was changed" in said) == (0, True)
@@ -185,6 +195,36 @@ def test_a_leaver_s_everything_is_shown(fake: FakeAccess) -> None:
     assert json.loads(call("admin", "resume", "user:bob", "--json")[1])["suspended"] is False
     asked = [(each.dry_run, each.revoke_tokens, each.resume) for each in fake.asked("SuspendPrincipal")]
     assert asked == [(True, True, False), (False, True, False), (False, False, False), (False, False, True)]
+
+
+def test_a_name_that_nothing_is_known_of_does_not_look_like_success(fake: FakeAccess) -> None:
+    fake.answers["SuspendPrincipal"] = lambda request: access_pb2.SuspendPrincipalResponse(suspended=True)
+    for command in ("offboard", "suspend", "resume"):
+        code, said = call("admin", command, "user:bbo")
+        assert code == 3 and "nothing is known of user:bbo" in said
+        done = CliRunner().invoke(app, ["admin", command, "user:bbo", "--json"])
+        assert (done.exit_code, json.loads(done.stdout.splitlines()[0])["known"]) == (3, False)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_ids_stay_whole_on_a_narrow_terminal(home: Path, fake: FakeAccess, width: int) -> None:
+    tokens = [
+        access_pb2.Token(
+            token_id=f"{number:016x}", principal="user:bartholomew.longname", kind="agent", note="a laptop " * 5,
+            groups=["team:platform", "team:api"], created_by="user:administrator",
+            grants=[access_pb2.Grant(pattern="project:orders-*", permissions=["read", "write"])],
+        ) for number in range(3)
+    ]  # fmt: skip
+    banks = [access_pb2.Bank(bank=f"client:{TEAM}:acme{n}", layer="client", name="Acme " * 9) for n in range(2)]
+    fake.answers["ListTokens"] = lambda _: access_pb2.ListTokensResponse(tokens=tokens)
+    fake.answers["ListBanks"] = lambda _: access_pb2.ListBanksResponse(banks=banks)
+    with terminal(home, TEAMLORE_SERVER=fake.server, TEAMLORE_TOKEN=ADMIN) as at:
+        at.run(f"stty cols {width} rows 40")
+        for command, ids in (("token", [t.token_id for t in tokens]), ("bank", [b.bank for b in banks])):
+            code, said = at.run(f"{TEAMLORE} admin {command} list")
+            assert code == 0, said
+            for each in ids:
+                assert each in said, "an id that is broken cannot be copied"
 
 
 def test_apply_shows_the_difference_and_a_dry_run_tells_by_its_code(fake: FakeAccess, home: Path) -> None:
@@ -211,6 +251,10 @@ def test_apply_shows_the_difference_and_a_dry_run_tells_by_its_code(fake: FakeAc
     fake.answers["ApplyAccess"] = lambda _: access_pb2.ApplyAccessResponse()
     assert call("admin", "apply", str(document), "--dry-run")[0] == 0
     assert call("admin", "apply", "-", "--dry-run", given=document.read_text())[0] == 0
+    fake.answers["ApplyAccess"] = lambda _: access_pb2.ApplyAccessResponse(groups_left_alone=3)
+    code, said = call("admin", "apply", str(document), "--dry-run")
+    assert code == 0 and "the 3 that documents manage are left alone; `groups: []`" in said
+    assert "= grants" not in said
 
 
 def test_a_refused_apply_is_not_taken_for_a_difference_and_a_bad_field_names_its_line(

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from fake_access import FakeAccess, serving
 from laptop import traces
 from teamlore.feed.v1 import feed_pb2, feed_pb2_grpc
+from teamlore_client import _cli_team
+from teamlore_client._session import Session
 from teamlore_client.cli import app
 from terminal import TEAMLORE, terminal
 from typer.testing import CliRunner
@@ -70,15 +73,23 @@ def call(*arguments: str) -> tuple[int, dict[str, Any]]:
     return done.exit_code, json.loads(done.output.splitlines()[-1])
 
 
+def joined(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """A join by a person who types the token."""
+    with monkeypatch.context() as typed:
+        typed.setattr(_cli_team, "_asks", lambda: True)
+        typed.setattr(_cli_team, "asked_secret", lambda prompt: PERSON)
+        return call("team", "join", *arguments, "--yes")
+
+
 def stored(home: Path) -> dict[str, Any]:
     (entry,) = json.loads((home / ".config/teamlore/team.json").read_text())["banks"].values()
     return dict(entry)
 
 
 def test_a_person_s_token_becomes_a_personal_key_and_leaves_no_trace(
-    home: Path, fake: FakeAccess, feed: Feed
+    home: Path, fake: FakeAccess, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, told = call("team", "join", fake.server, "--token", PERSON, "--yes")
+    code, told = joined(monkeypatch, fake.server)
     assert code == 0, told
     entry = stored(home)
     assert entry["key_id"] == told["personal_key"]
@@ -104,12 +115,17 @@ def test_an_agent_s_token_is_stored_as_it_is_and_not_revoked_by_leaving(home: Pa
     assert (code, told["key_revoked"], fake.tokens[AGENT].revoked) == (0, None, False)
 
 
-def test_joining_again_renews_the_key_and_ends_the_old_one(home: Path, fake: FakeAccess) -> None:
-    call("team", "join", fake.server, "--token", PERSON, "--yes")
+def test_joining_again_renews_the_key_and_ends_the_old_one(
+    home: Path, fake: FakeAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined(monkeypatch, fake.server)
     first = stored(home)
     code, _ = call("team", "join", fake.server, "--yes", "--share-captured")
     assert (code, stored(home)["token"], stored(home)["key_id"]) == (0, first["token"], first["key_id"])
-    call("team", "join", fake.server, "--token", PERSON, "--yes")
+    secret = fake.add("tlk_signedinsignedin", "user:alice", "person", session=True)
+    session = Session(fake.server, "user:alice", fake.tokens[secret].token_id, datetime.now(UTC), secret)
+    monkeypatch.setattr(_cli_team, "held", lambda _: session)
+    assert call("team", "join", fake.server, "--yes")[0] == 0
     second = stored(home)
     assert second["key_id"] != first["key_id"]
     assert (fake.tokens[first["token"]].revoked, fake.tokens[second["token"]].revoked) == (True, False)
@@ -118,7 +134,7 @@ def test_joining_again_renews_the_key_and_ends_the_old_one(home: Path, fake: Fak
 def test_leaving_works_offline_and_says_what_remains(
     home: Path, fake: FakeAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call("team", "join", fake.server, "--token", PERSON, "--yes")
+    joined(monkeypatch, fake.server)
     path = home / ".config/teamlore/team.json"
     path.write_text(path.read_text().replace(fake.server, "http://127.0.0.1:1"))
     done = CliRunner().invoke(app, ["team", "leave"])
@@ -128,26 +144,43 @@ def test_leaving_works_offline_and_says_what_remains(
 
 
 def test_a_join_that_fails_keeps_nothing_and_revokes_its_key(
-    home: Path, fake: FakeAccess, feed: Feed
+    home: Path, fake: FakeAccess, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed.registers = False
-    assert call("team", "join", fake.server, "--token", PERSON, "--yes")[0] == 4
+    assert joined(monkeypatch, fake.server)[0] == 4
     assert not (home / ".config/teamlore/team.json").exists()
     keys = [held for secret, held in fake.tokens.items() if secret.startswith("tlk_key")]
     assert [each.revoked for each in keys] == [True]
 
 
-def test_without_a_yes_nothing_is_minted(fake: FakeAccess) -> None:
-    assert call("team", "join", fake.server, "--token", PERSON)[0] == 1
+def test_without_a_yes_nothing_is_stored(home: Path, fake: FakeAccess) -> None:
+    assert call("team", "join", fake.server, "--token", AGENT)[0] == 1
+    assert not (home / ".config/teamlore/team.json").exists()
     assert fake.asked("StartSession") == fake.asked("CreatePersonalKey") == []
 
 
-def test_a_person_s_token_in_the_environment_is_refused(
-    fake: FakeAccess, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("yes", [["--yes"], []])
+@pytest.mark.parametrize("where", ["--token", "TEAMLORE_TEAM_TOKEN"])
+def test_a_person_s_token_that_others_can_read_is_refused_before_anything_is_asked(
+    home: Path, fake: FakeAccess, monkeypatch: pytest.MonkeyPatch, where: str, yes: list[str]
 ) -> None:
-    monkeypatch.setenv("TEAMLORE_TEAM_TOKEN", PERSON)
-    code, told = call("team", "join", fake.server, "--yes")
+    given = ["--token", PERSON] if where == "--token" else []
+    if not given:
+        monkeypatch.setenv(where, PERSON)
+    code, told = call("team", "join", fake.server, *given, *yes)
     assert (code, told["error"]["kind"]) == (2, "person_token")
+    assert where in told["error"]["message"] and "`teamlore login`" in told["error"]["message"]
+    assert fake.asked("StartSession") == fake.asked("CreatePersonalKey") == []
+    assert not (home / ".config/teamlore/team.json").exists()
+
+
+def test_the_server_may_come_from_the_environment(fake: FakeAccess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TEAMLORE_SERVER", raising=False)
+    code, told = call("team", "join", "--token", AGENT, "--yes")
+    assert (code, told["error"]["kind"]) == (2, "no_server")
+    monkeypatch.setenv("TEAMLORE_SERVER", fake.server)
+    assert call("team", "join", "--token", AGENT, "--yes")[0] == 0
+    assert call("team", "join", fake.server, "--server", fake.server, "--yes")[0] == 2
 
 
 def test_another_server_does_not_see_the_kept_token(fake: FakeAccess) -> None:

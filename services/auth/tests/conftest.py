@@ -74,6 +74,12 @@ class Auth:
         request = access_pb2.CreateTokenRequest(principal=principal, kind=kind, grants=parts, **more)
         return (await self("CreateToken", request)).token
 
+    async def present(self) -> str:
+        """The first admin as a person who is present."""
+        from teamlore.auth.v1 import auth_pb2
+
+        return (await self("StartSession", auth_pb2.StartSessionRequest(person_token=self.root))).session_token
+
     async def session(self, principal: str) -> str:
         """A person session, as `teamlore login` makes one."""
         ends = datetime.now(UTC) + timedelta(minutes=15)

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from teamlore.auth.v1 import access_pb2 as pb
 
-from services.auth.tests.conftest import Auth
+from services.auth.tests.conftest import Auth, Refused
 from services.auth.tests.test_rules import TEAM, put, rule
 
 OTHER = str(uuid.UUID(int=8))
@@ -88,20 +88,20 @@ async def test_what_the_document_no_longer_names(auth: Auth) -> None:
     await auth("PutGroup", pb.PutGroupRequest(group="team:hand", members=["user:eve"]))
     await auth("PutGrant", put("user:eve", "project:hand", "read"))
     await apply(auth, whole())
-    await auth("PutGroup", pb.PutGroupRequest(group="team:web", members=["user:eve"]))
-    await auth("PutGrant", put("team:web", "project:web*", "read write"))
-    less = pb.AccessDocument(teams=[team(TEAM, ("user:ann", "admin"))])
+    less = pb.AccessDocument(teams=[team(TEAM, ("user:ann", "admin"))], sections=["groups", "grants"])
     assert [line[:3] for line in await apply(auth, less)] == [
         ("group", "remove", "team:api"),
+        ("group", "remove", "team:web"),
         ("grant", "remove", "team:api project:api*"),
+        ("grant", "remove", "team:web project:web*"),
         ("grant", "remove", "user:bob project:api-x"),
         ("membership", "change", f"user:ann in {TEAM}"),
         ("membership", "remove", f"user:bob in {TEAM}"),
     ]
     groups = (await auth("ListGroups", pb.ListGroupsRequest())).groups
-    assert [group.group for group in groups] == ["team:hand", "team:web"]
+    assert [group.group for group in groups] == ["team:hand"]
     grants = (await auth("ListGrants", pb.ListGrantsRequest(pattern="*"))).grants
-    assert [grant.subject for grant in grants] == ["team:web", "user:eve"]
+    assert [grant.subject for grant in grants] == ["user:eve"]
     found = (await auth("ListTeams", pb.ListTeamsRequest())).teams[0]
     assert [(m.principal, m.role, m.status) for m in found.members] == [
         ("user:ann", "admin", "active"), ("user:bob", "member", "removed"),
@@ -117,7 +117,43 @@ async def test_what_the_document_no_longer_names(auth: Auth) -> None:
         ("change", "team:hand", "user:eve (by a call)", "user:eve"),
         ("change", "user:eve project:hand", "allow read (by a call)", "allow read"),
     ]
-    assert [line[1] for line in await apply(auth, pb.AccessDocument())] == ["remove", "remove"]
+    nothing = pb.AccessDocument(sections=["grants", "groups"])
+    assert [line[1] for line in await apply(auth, nothing)] == ["remove", "remove"]
+
+
+async def test_a_section_that_is_absent_leaves_alone_and_an_empty_one_removes(auth: Auth) -> None:
+    await apply(auth, whole())
+    none = pb.ApplyAccessRequest(document=pb.AccessDocument(default_access="open"), dry_run=True)
+    told = await auth("ApplyAccess", none)
+    assert [d.kind for d in told.differences] == ["default"]
+    assert (told.groups_left_alone, told.grants_left_alone) == (2, 3)
+    one = pb.ApplyAccessRequest(document=pb.AccessDocument(sections=["groups"]), dry_run=True)
+    told = await auth("ApplyAccess", one)
+    assert [(d.kind, d.action) for d in told.differences] == [("group", "remove")] * 2
+    assert (told.groups_left_alone, told.grants_left_alone) == (0, 3)
+
+
+async def test_no_call_changes_what_a_document_manages(auth: Auth) -> None:
+    await apply(auth, whole())
+    rows, version = len(await auth.audited()), await auth.version()
+    gone = pb.DeleteGrantRequest(subject="user:bob", pattern="project:api-x", effect="deny")
+    for name, request in (
+        ("PutGrant", put("team:web", "project:web*", "read write")),
+        ("DeleteGrant", gone),
+        ("PutGroup", pb.PutGroupRequest(group="team:web", members=["user:cid", "user:eve"])),
+        ("PutGroup", pb.PutGroupRequest(group="team:web")),
+    ):
+        refused = await auth.refusal(name, request)
+        assert (refused.reason, refused.code) == ("ACCESS_MANAGED", "FAILED_PRECONDITION"), name
+        assert "access.yaml" in refused.message
+    # The same again is no change, and a deny beside it is in force at once.
+    assert not (await auth("PutGrant", put("team:web", "project:web*", "read"))).changed
+    assert (await auth("PutGroup", pb.PutGroupRequest(group="team:web", members=["user:cid"]))).added == 0
+    assert (len(await auth.audited()), await auth.version()) == (rows, version)
+    assert (await auth("PutGrant", put("team:web", "project:web*", "read", "deny"))).changed
+    assert await apply(auth, whole(), dry_run=True) == []
+    assert {line[1] for line in await apply(auth, pb.AccessDocument(sections=["groups", "grants"]))} == {"remove"}
+    assert await standing(auth, "file") == (set(), set())
 
 
 def broken() -> list[tuple[pb.AccessDocument, list[str]]]:
@@ -212,12 +248,13 @@ BANKS = st.builds(
     st.sampled_from(["project:a", "space:b"]), st.sampled_from(["", "N"]), st.just("") | USER, st.none() | POLICIES,
 )  # fmt: skip
 DOCUMENTS = st.builds(
-    lambda d, g, r, t, b: pb.AccessDocument(default_access=d, groups=g, grants=r, teams=t, banks=b),
+    lambda d, g, r, t, b, s: pb.AccessDocument(default_access=d, groups=g, grants=r, teams=t, banks=b, sections=s),
     st.none() | st.sampled_from(["deny", "owner_only", "open"]),
     st.lists(GROUPS, max_size=3, unique_by=lambda g: g.group),
     st.lists(RULES, max_size=4, unique_by=lambda r: (r.subject, r.pattern, r.effect)),
     st.lists(TEAMS, max_size=2, unique_by=lambda t: t.team_id),
     st.lists(BANKS, max_size=2, unique_by=lambda b: b.bank),
+    st.lists(st.sampled_from(["groups", "grants"]), unique=True),
 )  # fmt: skip
 HAND = st.lists(st.one_of(
     st.builds(lambda r: ("PutGrant", pb.PutGrantRequest(grant=r)), RULES),
@@ -230,11 +267,18 @@ HAND = st.lists(st.one_of(
 async def test_whatever_stood_the_document_stands_and_stands_still(
     auth: Auth, first: Any, earlier: pb.AccessDocument, then: Any, document: pb.AccessDocument
 ) -> None:
+    # Whatever an example before left to documents.
+    await apply(auth, pb.AccessDocument(sections=["groups", "grants"]))
     for name, request in first:
         await auth(name, request)
     await apply(auth, earlier)
+    managed = await standing(auth, "file")
     for name, request in then:
-        await auth(name, request)
+        try:
+            await auth(name, request)
+        except Refused as refused:
+            assert refused.reason == "ACCESS_MANAGED", name
+    assert await standing(auth, "file") == managed, "no call changes or detaches what a document manages"
     told = await apply(auth, document, dry_run=True)
     hand_groups, hand_rules = await standing(auth, "call")
     assert await apply(auth, document) == told
@@ -242,8 +286,11 @@ async def test_whatever_stood_the_document_stands_and_stands_still(
     assert await apply(auth, document) == []
     assert len(await auth.audited()) == rows
     groups, rules = await standing(auth, "file")
-    assert groups == {(g.group, m) for g in document.groups for m in g.members}
-    assert rules == {(r.subject, r.pattern, r.effect, frozenset(r.permissions)) for r in document.grants}
+    says = {*document.sections, *(["groups"] if document.groups else []), *(["grants"] if document.grants else [])}
+    named_groups = {(g.group, m) for g in document.groups for m in g.members}
+    named_rules = {(r.subject, r.pattern, r.effect, frozenset(r.permissions)) for r in document.grants}
+    assert groups == (named_groups if "groups" in says else managed[0])
+    assert rules == (named_rules if "grants" in says else managed[1])
     # What calls made and the document does not name is as it was; what it names is the document's now.
     kept_groups, kept_rules = await standing(auth, "call")
     assert kept_groups == {row for row in hand_groups if row[0] not in {g.group for g in document.groups}}

@@ -15,10 +15,12 @@ import pytest
 
 from kit import identity
 from kit.access import Caller
+from kit.access_state import AccessState
 from kit.config import OURS
 from kit.database import Database
 from kit.errors import Refusal
-from kit.identity import JWT_LEEWAY, JWT_SECONDS, AccessState, Authenticator, KeyCache
+from kit.identity import JWT_LEEWAY, JWT_SECONDS, Authenticator
+from kit.key_cache import KeyCache
 from kit.keystore import open_key_store
 from kit.sealing import KeyMissing
 from services.auth import keys, rotation

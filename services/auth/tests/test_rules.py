@@ -11,6 +11,7 @@ from teamlore.auth.v1 import access_pb2 as pb
 from teamlore.auth.v1 import auth_pb2
 
 from kit.access import _wider
+from kit.errors import Refusal
 from services.auth.rules import bounds
 from services.auth.tests.conftest import Auth, Refused
 
@@ -173,6 +174,7 @@ async def test_no_way_around_leads_an_admin_to_comply(auth: Auth) -> None:
         assert (refused.reason, refused.metadata["permission"]) == ("PERMISSION_DENIED", "comply"), name
         assert await auth(name, request), name
         if name in ("PutGroup", "ApplyAccess"):
+            await auth("ApplyAccess", pb.ApplyAccessRequest(document=pb.AccessDocument(sections=["groups"])))
             await auth("PutGroup", pb.PutGroupRequest(group="team:officers", members=["user:off"]))
     left = pb.PutGroupRequest(group="team:officers", members=[])
     assert (await auth("PutGroup", left, plain)).removed == 2, "the token that names the group counts"
@@ -232,7 +234,8 @@ async def test_a_tokens_group_is_seen_ended_and_never_gives_comply(auth: Auth) -
     bob = (await auth("CreateToken", request)).token
     await auth("PutGrant", put("team:api", "project:*", "read comply"))
     assert list((await auth.who(bob, "project:x")).permissions) == ["read"]
-    await auth("PutGroup", pb.PutGroupRequest(group="team:api", members=["user:bob"]))
+    joins = pb.AccessDocument(groups=[pb.Group(group="team:api", members=["user:bob"])])
+    await auth("ApplyAccess", pb.ApplyAccessRequest(document=joins))
     assert list((await auth.who(bob, "project:x")).permissions) == ["read", "comply"]
 
 
@@ -418,6 +421,80 @@ async def test_whoever_once_reached_a_client_is_told_that_it_was_taken_away(auth
     assert not (await auth.who(tokens["gil"], bank)).groups
     await auth("PutGroup", pb.PutGroupRequest(group="team:crew", members=["user:gil"]))
     assert "read" in (await auth.who(tokens["gil"], bank)).permissions
+
+
+async def test_what_is_taken_from_a_grant_or_a_role_on_a_client_is_told_and_what_never_was_is_not(auth: Auth) -> None:
+    bank = f"client:{TEAM}:acme"
+    await auth("PutTeam", pb.PutTeamRequest(team_id=TEAM, name="T"))
+    await auth("PutClient", pb.PutClientRequest(team_id=TEAM, client_id="acme"))
+
+    async def told(token: str) -> tuple[str, str]:
+        """What a call that needs admin says, and one that needs comply."""
+        state = auth.built.authenticator.access
+        await state._poll_once()
+        caller = await state.of((await auth.who(token)).token_id)
+        answers = []
+        for word in ("admin", "comply"):
+            with pytest.raises(Refusal) as caught:
+                await state.require(caller, word, bank)
+            answers.append(caught.value.reason)
+        return answers[0], answers[1]
+
+    async def member(name: str, role: str) -> None:
+        request = pb.PutMembershipRequest(team_id=TEAM, principal=name, role=role, status="active")
+        await auth("PutMembership", request)
+
+    names = ("low", "own", "deny", "never", "group")
+    tokens = {name: await auth.token(f"user:{name}", ("a:x", "read")) for name in names}
+    await auth("PutGroup", pb.PutGroupRequest(group="team:g", members=["user:group"]))
+    for who in ("user:low", "user:deny", "team:g"):
+        await auth("PutGrant", put(who, bank, "read write admin"))
+    await member("user:own", "admin")
+    for who in ("user:low", "team:g"):
+        await auth("PutGrant", put(who, bank, "read"))
+    # Lowered once more: what went first is not forgotten.
+    await auth("PutGrant", put("user:low", bank, "read write"))
+    await auth("PutGrant", put("user:low", bank, "read"))
+    await member("user:own", "member")
+    await auth("PutGrant", put("user:own", bank, "read"))
+    await auth("PutGrant", put("user:deny", bank, "admin", "deny"))
+    await auth("PutGrant", put("user:never", bank, "read"))
+    answers = {name: await told(token) for name, token in tokens.items()}
+    lowered = ("ACCESS_REVOKED", "NOT_FOUND")
+    assert answers == {name: lowered for name in names} | {"never": ("NOT_FOUND", "NOT_FOUND")}
+    await auth("PutGrant", put("user:low", bank, "read write admin"))
+    assert list((await auth.who(tokens["low"], bank)).permissions) == ["read", "write", "admin"]
+    await auth("DeleteGrant", pb.DeleteGrantRequest(subject="user:low", pattern=bank, effect="allow"))
+    assert await told(tokens["low"]) == ("ACCESS_REVOKED", "ACCESS_REVOKED")
+
+
+async def test_what_a_token_s_own_groups_give_is_told_with_the_group(auth: Auth) -> None:
+    await auth("PutGrant", put("team:own", "project:*", "read"))
+    await auth("PutGrant", put("team:joined", "project:a*", "write"))
+    await auth("PutGroup", pb.PutGroupRequest(group="team:joined", members=["user:ann"]))
+    token = await auth.token("user:ann", groups=["team:own", "team:joined"])
+    who = await auth.who(token)
+    assert (list(who.groups), list(who.token_groups)) == (["team:joined", "team:own"], ["team:own"])
+    request = auth_pb2.ExplainAccessRequest(bank="project:abc")
+    given = {p.permission: list(p.given_by) for p in (await auth("ExplainAccess", request, token)).permissions}
+    assert given["read"] == ["grant team:own project:*, a group of the token itself"]
+    assert given["write"] == ["grant team:joined project:a*"]
+
+
+async def test_whether_anything_is_known_of_a_principal_is_told(auth: Auth) -> None:
+    async def known(who: str, **more: bool) -> bool:
+        return bool((await auth("SuspendPrincipal", pb.SuspendPrincipalRequest(principal=who, **more))).known)
+
+    assert not await known("user:typo", dry_run=True)
+    assert not await known("user:typo")
+    assert not await known("user:typo"), "its suspension says nothing of it"
+    assert not await known("user:typo", resume=True)
+    held = await auth("CreateToken", pb.CreateTokenRequest(principal="user:had", kind="agent"))
+    await auth("RevokeToken", pb.RevokeTokenRequest(token_id=held.token_id))
+    await auth("PutGrant", put("user:granted", "project:x", "read"))
+    await auth("PutGroup", pb.PutGroupRequest(group="team:x", members=["user:joined"]))
+    for who in ("user:had", "user:granted", "user:joined"):
+        assert await known(who, dry_run=True), who
 
 
 async def test_a_pattern_over_groups_is_refused_for_it_would_match_none(auth: Auth) -> None:

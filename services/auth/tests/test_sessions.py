@@ -1,6 +1,7 @@
 """Person sessions on a real database: what starts one, what ends it, and what an ID token leaves behind."""
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import AsyncIterator
@@ -10,13 +11,16 @@ from typing import Any
 
 import asyncpg
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from kit import audit
-from kit.access import Grant
+from kit.access import Caller, Grant
+from kit.access_state import AccessState
 from kit.database import Database
 from kit.errors import Refusal
-from kit.identity import AccessState
 from services.auth import sessions, tokens
+from services.auth.access_store import AccessStore
 from services.auth.oidc import SignIn
 from services.auth.sessions import PersonToken
 from services.auth.store import QUERIES, Store
@@ -211,6 +215,57 @@ async def test_a_revoke_between_look_up_and_start_wins(desk: Desk) -> None:
     await revoke(desk, token.token_id)
     assert await desk.refused(desk.start(seen)) == "CREDENTIAL_REVOKED"
     assert seen == replace(seen, revoked=False)
+
+
+async def test_a_session_waits_for_an_off_boarding_and_sees_it(desk: Desk) -> None:
+    token = await desk.token()
+    seen = sessions.check(await desk.store.person_token(token.secret_hash))
+    for origin in (seen, sign_in()):
+        leaving = desk.eye.transaction()
+        await leaving.start()
+        await desk.eye.execute("select 1 from auth.access_head for update")
+        await desk.eye.execute("insert into auth.suspensions values ($1, 'user:admin')", ALICE)
+        starting = asyncio.create_task(desk.start(origin))
+        await asyncio.sleep(0.2)
+        assert not starting.done(), "it would be there, and unseen by who off-boards"
+        await leaving.commit()
+        assert await desk.refused(starting) == "ACCESS_REVOKED"
+        await desk.eye.execute("delete from auth.suspensions")
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(("sign in", "token", "mint", "key")), min_size=1, max_size=4), st.integers(0, 4))
+async def test_nothing_of_an_off_boarded_principal_outlives_it(
+    desk: Desk, starts: list[str], leaves_after: int
+) -> None:
+    """However sign-ins, keys and an off-boarding overlap: after a later `resume` nothing made before works."""
+    who = f"user:{os.urandom(4).hex()}"
+    everything = (Grant("*", frozenset(("admin",))),)
+    root = await desk.token(principal="user:admin", grants=everything)
+    admin = Caller("user:admin", "person", root.token_id, everything)
+    person = await desk.token(principal=who)
+    origin = sessions.check(await desk.store.person_token(person.secret_hash))
+    early, _ = await desk.start(origin)
+
+    async def make(how: str) -> None:
+        with contextlib.suppress(Refusal), audit.calling(audit.CallContext("test", who, "t")):
+            if how == "sign in":
+                await desk.start(sign_in(principal=who))
+            elif how == "token":
+                await desk.start(origin)
+            else:
+                made = replace(tokens.make_token(who, "agent", (), None), personal=how == "key")
+                await desk.store.add_token(made, who, early.token_id)
+
+    async def leave() -> None:
+        for _ in range(leaves_after):
+            await asyncio.sleep(0)
+        with audit.calling(audit.CallContext("test", "user:admin", "t")):
+            await AccessStore(desk.database).suspend(who, False, True, False, admin)
+
+    await asyncio.gather(leave(), *(make(how) for how in starts))
+    left_over = "select count(*) from auth.tokens where principal = $1 and revoked_at is null"
+    assert await desk.eye.fetchval(left_over, who) == 0
 
 
 async def test_the_last_use_is_written_once_a_minute(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,11 @@ import pytest
 from teamlore.auth.v1 import access_pb2 as pb
 from teamlore.auth.v1 import auth_pb2
 
+from kit.serving import access_of
 from services.auth import pages
 from services.auth.bootstrap import bootstrap
 from services.auth.tests.conftest import Auth
+from tests.test_descriptors import methods
 
 
 def create(
@@ -53,15 +55,15 @@ async def test_comply_is_handed_out_by_who_holds_it_alone(auth: Auth) -> None:
     ("request_", "field"),
     [
         (create("service:sync"), "principal"),
-        (create("agent:x", kind="person"), "kind"),
         (create("user:x", kind="service"), "kind"),
         (create("agent:x", kind="service"), "kind"),
         (create("user:x", ("a:*", "read"), ("a:*", "write")), "grants.pattern"),
         (create("user:*"), "principal"),
+        (create("agent:x", kind="person"), "kind"),
     ],
 )
 async def test_what_nobody_may_make(auth: Auth, request_: pb.CreateTokenRequest, field: str) -> None:
-    refused = await auth.refusal("CreateToken", request_)
+    refused = await auth.refusal("CreateToken", request_, await auth.present())
     assert (refused.reason, refused.fields) == ("FIELD_INVALID", [field])
 
 
@@ -251,10 +253,39 @@ async def test_what_is_narrowed_or_personal_makes_no_token(auth: Auth) -> None:
             assert refused.reason == "PERMISSION_DENIED" and "teamlore login" in refused.message, name
     assert (await auth("CreateToken", request, session)).token
     assert (await auth("CreateToken", create("user:bob", ("project:x", "read")), service)).token
-    for kind in ("agent", "service"):
-        admin = await auth.token("service:ops", every, kind=kind)
-        refused = await auth.refusal("CreateToken", create("user:bob", kind="person"), admin)
-        assert refused.reason == "PERSON_REQUIRED"
+
+
+async def test_a_token_to_sign_in_with_is_made_by_who_is_present(auth: Auth) -> None:
+    every = ("*", "read write forget comply admin")
+    person = create("user:bob", ("project:x", "read"), kind="person")
+    present = await auth.present()
+    made = await auth("CreateToken", person, present)
+    rotate = pb.RotateTokenRequest(token_id=made.token_id, overlap_seconds=60)
+    # The last is a person's, never narrowed and never ending, and yet it lies somewhere: nobody is there.
+    agent, service = [await auth.token("service:ops", every, kind=kind) for kind in ("agent", "service")]
+    for stored in (agent, service, auth.root):
+        for name, asked in (("CreateToken", person), ("RotateToken", rotate)):
+            assert (await auth.refusal(name, asked, stored)).reason == "PERSON_REQUIRED", name
+    assert (await auth("RotateToken", rotate, present)).token
+    assert (await auth("CreateToken", create("user:bob", ("project:x", "read")))).token
+
+
+async def test_a_personal_key_ends_no_later_than_what_its_session_came_from(auth: Auth) -> None:
+    ends = int(time.time()) + 3600
+    request = create("user:ann", ("project:*", "read"), kind="person")
+    request.expires_at.FromSeconds(ends)
+    person = await auth("CreateToken", request, await auth.present())
+    session = await auth("StartSession", auth_pb2.StartSessionRequest(person_token=person.token))
+    asked = pb.CreatePersonalKeyRequest()
+    asked.expires_at.FromSeconds(ends + 3600)
+    for each in (pb.CreatePersonalKeyRequest(), asked):
+        key = await auth("CreatePersonalKey", each, session.session_token)
+        assert key.expires_at.seconds == ends
+        assert (await auth.who(key.token)).expires_at.seconds == ends
+    renewed = await auth("RotateToken", pb.RotateTokenRequest(token_id=key.token_id))
+    exact = "select expires_at from auth.tokens where token_id = $1"
+    limit = await auth.database.fetchval(exact, person.token_id)
+    assert await auth.database.fetchval(exact, renewed.token_id) == limit
 
 
 async def test_what_a_scoped_admin_makes_ends_with_what_made_it(auth: Auth) -> None:
@@ -289,7 +320,9 @@ async def test_a_narrowed_key_has_no_private_bank_and_no_other_tokens(auth: Auth
 
 
 async def test_what_comes_from_a_token_follows_it_to_its_successor(auth: Auth) -> None:
-    person = await auth("CreateToken", create("user:ann", ("project:*", "read write"), kind="person"))
+    request = create("user:ann", ("project:*", "read write"), kind="person")
+    present = await auth.present()
+    person = await auth("CreateToken", request, present)
 
     async def start(secret: str) -> str:
         answer = await auth("StartSession", auth_pb2.StartSessionRequest(person_token=secret))
@@ -303,9 +336,13 @@ async def test_what_comes_from_a_token_follows_it_to_its_successor(auth: Auth) -
     key = await auth("CreatePersonalKey", narrow, session)
     new_key = await auth("RotateToken", pb.RotateTokenRequest(token_id=key.token_id))
     assert await held(new_key.token) == ["read"]
-    person2 = await auth("RotateToken", pb.RotateTokenRequest(token_id=person.token_id, overlap_seconds=3600))
+    person2 = await auth(
+        "RotateToken", pb.RotateTokenRequest(token_id=person.token_id, overlap_seconds=3600), present
+    )
     late = await start(person.token)
-    last = await auth("RotateToken", pb.RotateTokenRequest(token_id=person2.token_id, overlap_seconds=3600))
+    last = await auth(
+        "RotateToken", pb.RotateTokenRequest(token_id=person2.token_id, overlap_seconds=3600), present
+    )
     later = await start(person.token)
     late_key = await auth("CreatePersonalKey", pb.CreatePersonalKeyRequest(), later)
     await auth.database.execute(
@@ -350,3 +387,12 @@ def test_the_length_of_a_page_token_tells_nothing() -> None:
     short, long = (sealed.write("x", "user:a", key) for key in (("a", "ü"), ("b" * 108, "c" * 255)))
     assert sealed.read("x", "user:a", short, 2) == ("a", "ü")
     assert len(short) == len(long) <= 1000
+
+
+async def test_every_public_call_with_a_credential_is_charged_for_bad_ones_alone(auth: Auth) -> None:
+    judged = {
+        method.full_name
+        for method in methods()
+        if access_of(method).public and any("token" in field.name for field in method.input_type.fields)
+    }
+    assert auth.built.judges_credentials == judged != set()

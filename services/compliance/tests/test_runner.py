@@ -14,12 +14,13 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from teamlore.compliance.v1 import compliance_pb2, compliance_pb2_grpc
 
 from kit.access import Caller, Grant
+from kit.access_state import AccessState
 from kit.audit import CallContext, calling
 from kit.database import Database
 from kit.decisions import Decisions
 from kit.errors import Refusal, from_driver
 from kit.foundation import Drain
-from kit.identity import AccessState, Authenticator
+from kit.identity import Authenticator
 from kit.limits import Limits
 from kit.serving import Built, Interceptor
 from services.compliance.erasures import EraseObjects, Erasure, Open, Runner

@@ -138,7 +138,9 @@ class CreatePersonalKeyRequest(_message.Message):
 
     @_builtins.property
     def expires_at(self) -> _timestamp_pb2.Timestamp:
-        """When the key ends; 90 days from now where this is absent, and a year at most."""
+        """When the key ends; 90 days from now where this is absent, a year at most, and never after the person token that
+        the session was started from.
+        """
 
     def __init__(
         self,
@@ -470,8 +472,13 @@ class SuspendPrincipalResponse(_message.Message):
     MEMBERSHIPS_FIELD_NUMBER: _builtins.int
     BANKS_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
+    KNOWN_FIELD_NUMBER: _builtins.int
     suspended: _builtins.bool
     """Whether the principal is suspended now."""
+    known: _builtins.bool
+    """Whether anything is known of the principal beside a suspension: a token, ended ones included, or any of the above. It is
+    suspended all the same, but its name may be mistyped.
+    """
     @_builtins.property
     def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___Token]:
         """Its tokens, as they are now."""
@@ -506,10 +513,11 @@ class SuspendPrincipalResponse(_message.Message):
         memberships: _abc.Iterable[Global___Membership] | None = ...,
         banks: _abc.Iterable[_builtins.str] | None = ...,
         devices: _abc.Iterable[_builtins.str] | None = ...,
+        known: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["banks", b"banks", "devices", b"devices", "grants", b"grants", "groups", b"groups", "memberships", b"memberships", "suspended", b"suspended", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["banks", b"banks", "devices", b"devices", "grants", b"grants", "groups", b"groups", "known", b"known", "memberships", b"memberships", "suspended", b"suspended", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1581,15 +1589,18 @@ class AccessDocument(_message.Message):
     GRANTS_FIELD_NUMBER: _builtins.int
     TEAMS_FIELD_NUMBER: _builtins.int
     BANKS_FIELD_NUMBER: _builtins.int
+    SECTIONS_FIELD_NUMBER: _builtins.int
     default_access: _builtins.str
     """What a principal may do on a bank where nothing is granted: `deny`, `owner_only` or `open`."""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___Group]:
-        """All groups that documents manage."""
+        """All groups that documents manage: one that is not here goes. Where this is empty they are left alone, unless
+        `sections` names it.
+        """
 
     @_builtins.property
     def grants(self) -> _containers.RepeatedCompositeFieldContainer[Global___AccessGrant]:
-        """All grants that documents manage."""
+        """All grants that documents manage, likewise."""
 
     @_builtins.property
     def teams(self) -> _containers.RepeatedCompositeFieldContainer[Global___Team]:
@@ -1599,6 +1610,10 @@ class AccessDocument(_message.Message):
     def banks(self) -> _containers.RepeatedCompositeFieldContainer[Global___BankDocument]:
         """Banks and their policies; a bank that is not named is left alone."""
 
+    @_builtins.property
+    def sections(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Which of `groups` and `grants` stand in the document, also where they are empty: then all that documents managed goes."""
+
     def __init__(
         self,
         *,
@@ -1607,10 +1622,11 @@ class AccessDocument(_message.Message):
         grants: _abc.Iterable[Global___AccessGrant] | None = ...,
         teams: _abc.Iterable[Global___Team] | None = ...,
         banks: _abc.Iterable[Global___BankDocument] | None = ...,
+        sections: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_default_access", b"_default_access", "default_access", b"default_access"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_default_access", b"_default_access", "banks", b"banks", "default_access", b"default_access", "grants", b"grants", "groups", b"groups", "teams", b"teams"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_default_access", b"_default_access", "banks", b"banks", "default_access", b"default_access", "grants", b"grants", "groups", b"groups", "sections", b"sections", "teams", b"teams"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__default_access: _TypeAlias = _typing.Literal["default_access"]  # noqa: Y015
     _WhichOneofArgType__default_access: _TypeAlias = _typing.Literal["_default_access", b"_default_access"]  # noqa: Y015
@@ -1689,6 +1705,12 @@ class ApplyAccessResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DIFFERENCES_FIELD_NUMBER: _builtins.int
+    GROUPS_LEFT_ALONE_FIELD_NUMBER: _builtins.int
+    GRANTS_LEFT_ALONE_FIELD_NUMBER: _builtins.int
+    groups_left_alone: _builtins.int
+    """How many groups that documents manage were left alone, because the document has no such section."""
+    grants_left_alone: _builtins.int
+    """The same of grants."""
     @_builtins.property
     def differences(self) -> _containers.RepeatedCompositeFieldContainer[Global___AccessDifference]:
         """What changed, or would, in the order in which it is done."""
@@ -1697,10 +1719,12 @@ class ApplyAccessResponse(_message.Message):
         self,
         *,
         differences: _abc.Iterable[Global___AccessDifference] | None = ...,
+        groups_left_alone: _builtins.int = ...,
+        grants_left_alone: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["differences", b"differences"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["differences", b"differences", "grants_left_alone", b"grants_left_alone", "groups_left_alone", b"groups_left_alone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

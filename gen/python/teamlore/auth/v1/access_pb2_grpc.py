@@ -147,7 +147,8 @@ class AccessServiceServicer:
     """
 
     def CreateToken(self, request, context):
-        """Creates a token for a principal; the secret is shown in this answer and never again.
+        """Creates a token for a principal; the secret is shown in this answer and never again. For kind `person` a person must
+        be present.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -190,6 +191,7 @@ class AccessServiceServicer:
 
     def PutGrant(self, request, context):
         """Sets what a principal, a group or a pattern of principals may do, or may not, on the banks that a pattern covers.
+        What a document manages is refused with ACCESS_MANAGED, here and in DeleteGrant and PutGroup.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

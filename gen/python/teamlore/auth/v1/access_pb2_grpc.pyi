@@ -34,7 +34,9 @@ class AccessServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AccessServiceAsyncStub: ...
     CreateToken: _grpc.UnaryUnaryMultiCallable[_access_pb2.CreateTokenRequest, _access_pb2.CreateTokenResponse]
-    """Creates a token for a principal; the secret is shown in this answer and never again."""
+    """Creates a token for a principal; the secret is shown in this answer and never again. For kind `person` a person must
+    be present.
+    """
     CreatePersonalKey: _grpc.UnaryUnaryMultiCallable[_access_pb2.CreatePersonalKeyRequest, _access_pb2.CreatePersonalKeyResponse]
     """Creates a key for the caller itself, which never does more than the caller's own grants allow; a person must be present."""
     ListTokens: _grpc.UnaryUnaryMultiCallable[_access_pb2.ListTokensRequest, _access_pb2.ListTokensResponse]
@@ -46,7 +48,9 @@ class AccessServiceStub:
     SuspendPrincipal: _grpc.UnaryUnaryMultiCallable[_access_pb2.SuspendPrincipalRequest, _access_pb2.SuspendPrincipalResponse]
     """Suspends a principal or lets it back in, and tells everything it holds; with `revoke_tokens` its tokens end for good."""
     PutGrant: _grpc.UnaryUnaryMultiCallable[_access_pb2.PutGrantRequest, _access_pb2.PutGrantResponse]
-    """Sets what a principal, a group or a pattern of principals may do, or may not, on the banks that a pattern covers."""
+    """Sets what a principal, a group or a pattern of principals may do, or may not, on the banks that a pattern covers.
+    What a document manages is refused with ACCESS_MANAGED, here and in DeleteGrant and PutGroup.
+    """
     DeleteGrant: _grpc.UnaryUnaryMultiCallable[_access_pb2.DeleteGrantRequest, _access_pb2.DeleteGrantResponse]
     """Takes a grant or a deny away; its row stays, with the time."""
     ListGrants: _grpc.UnaryUnaryMultiCallable[_access_pb2.ListGrantsRequest, _access_pb2.ListGrantsResponse]
@@ -82,7 +86,9 @@ class AccessServiceAsyncStub(AccessServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateToken: _aio.UnaryUnaryMultiCallable[_access_pb2.CreateTokenRequest, _access_pb2.CreateTokenResponse]  # type: ignore[assignment]
-    """Creates a token for a principal; the secret is shown in this answer and never again."""
+    """Creates a token for a principal; the secret is shown in this answer and never again. For kind `person` a person must
+    be present.
+    """
     CreatePersonalKey: _aio.UnaryUnaryMultiCallable[_access_pb2.CreatePersonalKeyRequest, _access_pb2.CreatePersonalKeyResponse]  # type: ignore[assignment]
     """Creates a key for the caller itself, which never does more than the caller's own grants allow; a person must be present."""
     ListTokens: _aio.UnaryUnaryMultiCallable[_access_pb2.ListTokensRequest, _access_pb2.ListTokensResponse]  # type: ignore[assignment]
@@ -94,7 +100,9 @@ class AccessServiceAsyncStub(AccessServiceStub):
     SuspendPrincipal: _aio.UnaryUnaryMultiCallable[_access_pb2.SuspendPrincipalRequest, _access_pb2.SuspendPrincipalResponse]  # type: ignore[assignment]
     """Suspends a principal or lets it back in, and tells everything it holds; with `revoke_tokens` its tokens end for good."""
     PutGrant: _aio.UnaryUnaryMultiCallable[_access_pb2.PutGrantRequest, _access_pb2.PutGrantResponse]  # type: ignore[assignment]
-    """Sets what a principal, a group or a pattern of principals may do, or may not, on the banks that a pattern covers."""
+    """Sets what a principal, a group or a pattern of principals may do, or may not, on the banks that a pattern covers.
+    What a document manages is refused with ACCESS_MANAGED, here and in DeleteGrant and PutGroup.
+    """
     DeleteGrant: _aio.UnaryUnaryMultiCallable[_access_pb2.DeleteGrantRequest, _access_pb2.DeleteGrantResponse]  # type: ignore[assignment]
     """Takes a grant or a deny away; its row stays, with the time."""
     ListGrants: _aio.UnaryUnaryMultiCallable[_access_pb2.ListGrantsRequest, _access_pb2.ListGrantsResponse]  # type: ignore[assignment]
@@ -133,7 +141,9 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _access_pb2.CreateTokenRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.CreateTokenResponse, _abc.Awaitable[_access_pb2.CreateTokenResponse]]:
-        """Creates a token for a principal; the secret is shown in this answer and never again."""
+        """Creates a token for a principal; the secret is shown in this answer and never again. For kind `person` a person must
+        be present.
+        """
 
     @_abc_1.abstractmethod
     def CreatePersonalKey(
@@ -181,7 +191,9 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _access_pb2.PutGrantRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.PutGrantResponse, _abc.Awaitable[_access_pb2.PutGrantResponse]]:
-        """Sets what a principal, a group or a pattern of principals may do, or may not, on the banks that a pattern covers."""
+        """Sets what a principal, a group or a pattern of principals may do, or may not, on the banks that a pattern covers.
+        What a document manages is refused with ACCESS_MANAGED, here and in DeleteGrant and PutGroup.
+        """
 
     @_abc_1.abstractmethod
     def DeleteGrant(

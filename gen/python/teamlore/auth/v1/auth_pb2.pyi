@@ -191,6 +191,7 @@ class WhoAmIResponse(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     PERSON_PRESENT_FIELD_NUMBER: _builtins.int
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    TOKEN_GROUPS_FIELD_NUMBER: _builtins.int
     principal: _builtins.str
     """The authenticated principal."""
     kind: _builtins.str
@@ -211,6 +212,10 @@ class WhoAmIResponse(_message.Message):
     def expires_at(self) -> _timestamp_pb2.Timestamp:
         """When the credential ends; absent where it does not."""
 
+    @_builtins.property
+    def token_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those of the groups that come with the token alone, and not by membership."""
+
     def __init__(
         self,
         *,
@@ -221,10 +226,11 @@ class WhoAmIResponse(_message.Message):
         groups: _abc.Iterable[_builtins.str] | None = ...,
         person_present: _builtins.bool = ...,
         expires_at: _timestamp_pb2.Timestamp | None = ...,
+        token_groups: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at", "groups", b"groups", "kind", b"kind", "permissions", b"permissions", "person_present", b"person_present", "principal", b"principal", "token_id", b"token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at", "groups", b"groups", "kind", b"kind", "permissions", b"permissions", "person_present", b"person_present", "principal", b"principal", "token_groups", b"token_groups", "token_id", b"token_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -417,7 +423,9 @@ class PermissionExplanation(_message.Message):
     """Whether it is held."""
     @_builtins.property
     def given_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What gives it, such as `grant team:api project:*` or `token project:*`; empty where nothing does."""
+        """What gives it, such as `grant team:api project:*` or `token project:*`; empty where nothing does. A grant of a group
+        that comes with the token alone says so.
+        """
 
     @_builtins.property
     def taken_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -84,6 +84,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_HUMAN_TRUST_REQUIRES_PERSON: _ErrorReason.ValueType  # 29
     """Only a person who is present may vouch for a memory as `human`: sign in with `teamlore login`."""
+    ERROR_REASON_ACCESS_MANAGED: _ErrorReason.ValueType  # 30
+    """A document such as access.yaml manages the grant or the group: change it there and apply that."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """ErrorReason is the reason in the google.rpc.ErrorInfo of every refusal (domain `teamlore.dev`), without its prefix."""
@@ -150,4 +152,6 @@ an operator has to act.
 """
 ERROR_REASON_HUMAN_TRUST_REQUIRES_PERSON: ErrorReason.ValueType  # 29
 """Only a person who is present may vouch for a memory as `human`: sign in with `teamlore login`."""
+ERROR_REASON_ACCESS_MANAGED: ErrorReason.ValueType  # 30
+"""A document such as access.yaml manages the grant or the group: change it there and apply that."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
