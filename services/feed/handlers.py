@@ -94,11 +94,12 @@ class FeedHandlers(feed_pb2_grpc.FeedServiceServicer):
     async def ListLive(  # type: ignore[override]
         self, request: feed_pb2.ListLiveRequest, context: Any
     ) -> bytes:
-        """One page of live memories: the bytes of a ListLiveResponse."""
-        size = min(request.page_size or DEFAULT_PAGE, LARGEST_PAGE)
-        after = self._codec.read_page(request.bank, request.page_token) if request.page_token else ""
-        memories, last = await self._store.live(request.bank, after, size, LARGEST_BATCH_BYTES)
-        token = self._codec.write_page(request.bank, last) if last else ""
+        """One page of what is, or was, live: the bytes of a ListLiveResponse."""
+        bank, size = request.bank, min(request.page_size or DEFAULT_PAGE, LARGEST_PAGE)
+        listing = f"live at {request.as_of}" if request.as_of else "live"
+        after = self._codec.read_page(bank, request.page_token, listing) if request.page_token else ""
+        memories, last = await self._store.live(bank, after, size, LARGEST_BATCH_BYTES, request.as_of)
+        token = self._codec.write_page(bank, last, listing) if last else ""
         return memories + feed_pb2.ListLiveResponse(next_page_token=token).SerializeToString()
 
     async def RegisterDevice(

@@ -36,9 +36,22 @@ select m.last_seq as seq, m.id as memory_id, 'upsert' as kind, 0::bigint as nonc
        m.may_be_stale, m.superseded_by
 from memory.live_memories m where m.bank = $1 and m.id > $2 order by m.id limit $3
 
--- name: still_live
--- Which of these (id, seq) pairs are still a live memory's newest step.
-select m.id from memory.live_memories m join unnest($2::text[], $3::bigint[]) t(id, seq)
+-- name: live_as_of
+-- One page of what was live at seq $3, with where the bank stands: a memory that had come and had not been forgotten. In
+-- the columns of `live`; a bank always has a row.
+with h as materialized (select head, horizon from memory.bank_heads where bank = $1),
+page as materialized (
+  select * from memory.present_memories
+  where bank = $1 and id > $2 and first_seq <= $3 and (not forgotten or last_seq > $3) order by id limit $4)
+select m.last_seq as seq, m.id as memory_id, 'upsert' as kind, 0::bigint as nonce, m.key_page, m.key_slot, m.sealed,
+       timestamptz_send(m.retained_at) || timestamptz_send(m.retained_at) as moments,
+       timestamptz_send(m.occurred_at) as occurred_at, timestamptz_send(m.last_verified) as last_verified, m.fact_type, m.derivation, m.author, m.lane, m.status, m.version, m.trust,
+       m.may_be_stale, m.superseded_by, h.head, h.horizon
+from h left join page m on true order by m.id
+
+-- name: still_there
+-- Which of these (id, seq) pairs are still a memory's newest step.
+select m.id from memory.present_memories m join unnest($2::text[], $3::bigint[]) t(id, seq)
   on m.id = t.id and m.last_seq = t.seq where m.bank = $1
 
 -- name: heads_of

@@ -10,7 +10,7 @@ from typing import Any
 from kit.database import Database
 from kit.sealing import KeyStore, Slot, key_alarm, open_many
 from services.feed import wire
-from services.feed.cursors import Cursor, History, judge
+from services.feed.cursors import Cursor, History, judge, judge_as_of
 
 QUERIES = Path(__file__).with_name("queries.sql")
 # Devices that one principal may have in one bank; every receipt of the bank names them.
@@ -95,9 +95,19 @@ class Store:
         end = Cursor(start.epoch, kept[-1][SEQ], kept[-1][NONCE])
         return Page(changes, start, end, end.seq < history.head)
 
-    async def live(self, bank: str, after_id: str, limit: int, max_bytes: int) -> tuple[bytes, str]:
-        """One page of live memories by id, cut before `max_bytes`, and the id to go on from (empty at the end)."""
-        rows = await self._database.fetch("live", bank, after_id, limit)
+    async def live(
+        self, bank: str, after_id: str, limit: int, max_bytes: int, as_of: int = 0
+    ) -> tuple[bytes, str]:
+        """One page of live memories by id, cut before `max_bytes`, and the id to go on from (empty at the end).
+
+        With `as_of` those that were live at that seq. Raises Refusal as `judge_as_of` does, by the page's own snapshot.
+        """
+        if as_of:
+            rows = await self._database.fetch("live_as_of", bank, after_id, as_of, limit)
+            judge_as_of(as_of, *(rows[0][HEAD:] if rows else (0, 0)))
+            rows = [row for row in rows if row[SEQ] is not None]
+        else:
+            rows = await self._database.fetch("live", bank, after_id, limit)
         kept, memories = await self._open(bank, _within(rows, max_bytes))
         more = len(rows) == limit or len(kept) < len(rows)
         return memories, kept[-1][ID] if more else ""
@@ -113,7 +123,7 @@ class Store:
         )
         missing = [row for row, plain in zip(sealed, opened, strict=True) if plain is None]
         if missing:
-            lost = await self._alarm_if_live(bank, rows[0][SEQ], missing)
+            lost = await self._alarm_if_there(bank, rows[0][SEQ], missing)
             rows = list(itertools.takewhile(lambda row: row[SEQ] not in lost, rows))
         contents = iter(opened)
         parts: list[bytes] = []
@@ -133,16 +143,16 @@ class Store:
                 parts.append(wire.tombstone(row[ID].encode(), row[SEQ], changed))
         return rows, b"".join(parts)
 
-    async def _alarm_if_live(self, bank: str, first: int, rows: Sequence[Any]) -> set[int]:
+    async def _alarm_if_there(self, bank: str, first: int, rows: Sequence[Any]) -> set[int]:
         """A row without a key was erased meanwhile, and its tombstone is still to come; if not, that is an alarm.
 
         The seqs of the latter. Raises KEY_MISSING where `first`, with which the page begins, is one.
         """
         still = await self._database.fetch(
-            "still_live", bank, [row[ID] for row in rows], [row[SEQ] for row in rows]
+            "still_there", bank, [row[ID] for row in rows], [row[SEQ] for row in rows]
         )
-        live = {row["id"] for row in still}
-        lost = [row for row in rows if row[ID] in live]
+        there = {row["id"] for row in still}
+        lost = [row for row in rows if row[ID] in there]
         if lost:
             refusal = key_alarm(
                 "a live memory has no key", bank, [(r[ID], Slot(r[KEY_PAGE], r[KEY_SLOT])) for r in lost]
