@@ -63,7 +63,9 @@ class FeedHandlers(feed_pb2_grpc.FeedServiceServicer):
             await self._authenticator.access.require(await self._authenticator.renew(who), "read", bank)
 
         async def read(after: Cursor | None) -> Page:
-            return await self._store.page(bank, after, LARGEST_LIMIT, LARGEST_BATCH_BYTES)
+            return await self._heads.shared(
+                bank, after, lambda: self._store.page(bank, after, LARGEST_LIMIT, LARGEST_BATCH_BYTES)
+            )
 
         start = self._start(bank, request.cursor)
         with self._heads.watching(bank) as watch:
