@@ -11,7 +11,8 @@ select epoch from memory.epochs
 
 -- name: page
 -- What a cursor at seq $2 is judged by (`at` is null where the history has no such step), with one page of changes after
--- it: the changes first, then the memories they belong to. Superseded steps carry no memory; a bank always has a row.
+-- it: the changes first, then each one's memory by its key. Superseded steps carry no memory; a bank always has a row.
+-- The limit keeps the planner from joining all memories of the bank to one page of changes.
 with h as materialized (
   select head, horizon, epoch,
          case when $2 = horizon then horizon_nonce
@@ -25,7 +26,8 @@ select p.seq, p.memory_id, p.kind, p.nonce, m.key_page, m.key_slot, m.sealed,
        m.may_be_stale, m.superseded_by,
        h.head, h.horizon, h.epoch, h.at
 from h left join page p on true
-     left join memory.live_memories m on m.bank = $1 and m.id = p.memory_id and m.last_seq = p.seq
+     left join lateral (select * from memory.live_memories
+                        where bank = $1 and id = p.memory_id and last_seq = p.seq limit 1) m on true
 order by p.seq
 
 -- name: live
