@@ -83,6 +83,19 @@ async def test_what_is_erased_while_it_waits_is_not_told(database_url: str, tmp_
     await sql.close()
 
 
+async def test_who_asks_for_another_place_gets_that(database_url: str, tmp_path: Path) -> None:
+    sql, database, keys = await connected(database_url, tmp_path)
+    bank = await Bank.made(sql, database, keys)
+    await bank.put(0, 1, 2, 3, 4)
+    async with bank.store.reading_ahead(bank.name, 2) as ahead:
+        for _ in range(2):
+            page = await bank.store.page(bank.name, None, 2, 10**6, ahead)
+            assert [change.id for change in changes_in(page.changes)] == [bank.id(0), bank.id(1)]
+    keys.close()
+    await database.close()
+    await sql.close()
+
+
 async def test_a_page_reads_its_own_memories_and_not_all_of_the_bank(database_url: str, tmp_path: Path) -> None:
     sql, database, keys = await connected(database_url, tmp_path)
     bank = await Bank.made(sql, database, keys)
