@@ -72,6 +72,7 @@ language plpgsql security definer set search_path = '' as $$
 declare
   seqs bigint[];
   ids text[];
+  dead bigint[];
 begin
   select max(t.seq), array_agg(t.seq), array_agg(t.memory_id) into through, seqs, ids from (
     select c.seq, c.memory_id from memory.changes c
@@ -82,11 +83,15 @@ begin
     through := null;
     return;
   end if;
-  update memory.tombstones t set last_seq = null from unnest(seqs, ids) u(seq, id)
-  where t.bank = b and t.id = u.id and t.last_seq = u.seq;
-  delete from memory.changes c using unnest(seqs, ids) u(seq, id)
-  where c.bank = b and c.seq = u.seq
-    and not exists (select from memory.memories m where m.bank = b and m.id = u.id and m.last_seq = u.seq);
+  -- Each by its key: a join would read all of the bank for one window.
+  update memory.tombstones set last_seq = null
+  where bank = b and id = any (ids) and last_seq > after and last_seq <= through;
+  select array_agg(u.seq) into dead
+  from unnest(seqs, ids) u(seq, id)
+    left join lateral (select true as there from memory.memories
+                       where bank = b and id = u.id and last_seq = u.seq limit 1) m on true
+  where m.there is null;
+  delete from memory.changes where bank = b and seq = any (dead);
   get diagnostics removed = row_count;
 end $$;
 

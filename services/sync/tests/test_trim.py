@@ -195,6 +195,24 @@ async def test_all_banks_and_the_command_itself(bench: Bench, database_url: str)
     await db.close()
 
 
+async def test_a_window_reads_its_own_changes_and_not_all_of_the_bank(bench: Bench) -> None:
+    db, n = await asyncpg.connect(bench.url), 5000
+    await db.execute("select memory.open_bank($1)", BANK)
+    await put(db, BANK, [f"memory-{number}" for number in range(n)])
+    dead = [f"memory-{number}" for number in range(0, n, 2)]
+    await db.execute("select memory.erase($1, $2, 'user:o', 'op')", BANK, dead)
+    await followed(bench)
+    await db.execute("analyze")
+    await db.execute("select memory.raise_horizon($1, interval '0', interval '1 day')", BANK)
+    for after, removed in ((0, 100), (n, 200)):
+        async with db.transaction():
+            row = await db.fetchrow("select * from memory.trim($1, $2, 200)", BANK, after)
+            assert (row["through"], row["removed"]) == (after + 200, removed)
+            scanned = "select max(seq_tup_read) from pg_stat_xact_user_tables where relname = any ($1)"
+            assert await db.fetchval(scanned, ["changes", "memories", "tombstones"]) == 0
+    await db.close()
+
+
 async def test_no_other_service_raises_a_horizon(bench: Bench, database_url: str) -> None:
     for service in ("feed", "index", "auth", "compliance"):
         database = await Database.connect(database_url, service, QUERIES)
