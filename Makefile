@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help run demo test lint protos promises robustness bench-quick bench-identity test-embedders clean
+.PHONY: help run demo test lint protos promises robustness bench-quick bench-watchers bench-catch-up bench-trim bench-identity test-embedders clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -46,6 +46,15 @@ test-embedders: .venv-embedders/done ## prove one contract on both embedders, in
 
 bench-quick: $(VENV)/dev ## measure push and catch-up in under five minutes; writes bench/results.json
 	@$(BIN)/python -m bench.quick
+
+bench-watchers: $(VENV)/dev ## measure how soon watchers hear and what a thousand cost; adds to bench/results.json
+	@$(BIN)/python -m bench.watchers
+
+bench-catch-up: $(VENV)/dev ## measure how fast one feed process tells a whole history; adds to bench/results.json
+	@$(BIN)/python -m bench.catch_up
+
+bench-trim: $(VENV)/dev ## measure what a trim takes from the writers of its bank; adds to bench/results.json
+	@$(BIN)/python -m bench.trimming
 
 bench-identity: $(VENV)/dev ## measure revocation, token exchange and whether a look-up's time tells; adds to bench/results.json
 	@$(BIN)/python -m bench.identity

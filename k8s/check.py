@@ -19,7 +19,13 @@ Manifest = Mapping[str, Any]
 ROOT = Path(__file__).resolve().parent.parent
 COMPONENT = "app.kubernetes.io/component"
 # Processes without a Config class: what they read, and must be given.
-PLAIN = {"kit.migrate": {"DATABASE_URL"}}
+PLAIN = {"kit.migrate": {"DATABASE_URL"}, "services.sync.trim": {"DATABASE_URL"}}
+
+
+def template_of(manifest: Manifest) -> Any:
+    """The Pod template of a workload; None for what runs nothing."""
+    spec = manifest.get("spec", {})
+    return spec.get("jobTemplate", {}).get("spec", spec).get("template")
 
 
 def settings_of(module: str) -> tuple[set[str], set[str]]:
@@ -116,7 +122,7 @@ def check_network(manifests: list[Manifest]) -> Iterator[str]:
                and not policy["spec"].get("ingress") and not policy["spec"].get("egress") for policy in policies):  # fmt: skip
         yield "no network policy denies what is not allowed"
     for manifest in manifests:
-        template = manifest.get("spec", {}).get("template")
+        template = template_of(manifest)
         for container in template["spec"]["containers"] if template else []:
             for variable in container.get("env", []):
                 found = re.fullmatch(r"(?:http://)?([a-z0-9.-]+):(\d+)", variable.get("value", ""))
@@ -142,14 +148,14 @@ def check(manifests: list[Manifest]) -> Iterator[str]:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         if kind == "Secret":
             yield f"Secret {name} is committed; README.md says how Secrets are made"
-        template = manifest.get("spec", {}).get("template")
+        template = template_of(manifest)
         if template is None:
             continue
         pod = template["spec"]
         for wrong in check_pod(pod):
             yield f"{kind} {name} {wrong}"
         for container in [*pod.get("initContainers", []), *pod["containers"]]:
-            for wrong in check_container(container, pod, kind != "Job"):
+            for wrong in check_container(container, pod, kind not in ("Job", "CronJob")):
                 yield f"{kind} {name}, container {container['name']} {wrong}"
         if kind == "Deployment" and not any(_selects(selector, template["metadata"]["labels"]) for selector in guarded):
             yield f"{kind} {name} has no disruption budget"

@@ -39,7 +39,9 @@ HEAD, WATCH, EXCHANGE = f"{FEED}.GetHead", f"{FEED}.WatchChanges", f"{AUTH}.Exch
 
 
 class Feed(feed_pb2_grpc.FeedServiceServicer):
-    """Answers at once; a stream sends one bookmark and stays open."""
+    """Answers at once; a stream sends one bookmark and stays open, or floods its reader."""
+
+    flooded = 0
 
     async def GetHead(self, request: Any, context: Any) -> feed_pb2.GetHeadResponse:
         if request.bank.endswith("-gone"):
@@ -52,6 +54,9 @@ class Feed(feed_pb2_grpc.FeedServiceServicer):
 
     async def WatchChanges(self, request: Any, context: Any) -> AsyncIterator[feed_pb2.WatchChangesResponse]:
         yield feed_pb2.WatchChangesResponse(bookmark=feed_pb2.Bookmark())
+        while request.bank.endswith("-flood"):
+            Feed.flooded += 1
+            yield feed_pb2.WatchChangesResponse(bookmark=feed_pb2.Bookmark(cursor="x" * 1_000_000))
         if request.bank.endswith("-ends"):
             return
         if request.bank.endswith("-revoked"):
@@ -334,6 +339,27 @@ async def test_streams_are_counted_apart_and_until_they_end(served: Served) -> N
             await asyncio.sleep(0.02)
     else:
         raise AssertionError("the ended stream still counts")
+
+
+async def test_a_reader_that_does_not_read_is_cut_and_never_buffered_for(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "SLOW_SECONDS", 1.0)
+    monkeypatch.setattr(Feed, "flooded", 0)
+    stream, quick = served.watch(bank="project:serve-flood"), served.watch("bob")
+    await stream.read()
+    await quick.read()
+    for number in range(50):
+        await asyncio.sleep(0.05)
+        await served.head(f"caller-{number}")
+    # Messages of a megabyte: what the two ends' windows and buffers hold, and then it stood still.
+    assert 0 < Feed.flooded <= 16
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        while True:
+            await stream.read()
+    assert told(caught.value)[0] == "SLOW_CONSUMER"
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    quick.cancel()
 
 
 async def test_a_denial_is_written_before_it_is_answered(served: Served) -> None:

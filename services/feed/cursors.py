@@ -5,7 +5,7 @@ import hmac
 import struct
 from dataclasses import dataclass
 
-from kit.errors import Refusal
+from kit.errors import Refusal, field_invalid
 
 _BODY = struct.Struct(">qqq")
 _MAC_BYTES = 16
@@ -87,3 +87,11 @@ def judge(cursor: Cursor, history: History) -> None:
         raise Refusal(
             "CURSOR_DIVERGED", "the history that this cursor belongs to is gone; reconcile with ListLive"
         )
+
+
+def judge_as_of(as_of: int, head: int, horizon: int) -> None:
+    """Raises Refusal FIELD_INVALID for a seq that is still to come, CURSOR_BEFORE_HORIZON for one that was compacted away."""
+    if as_of > head:
+        raise field_invalid("as_of", "the bank has not come that far")
+    if as_of < horizon:
+        raise Refusal("CURSOR_BEFORE_HORIZON", "what was live then was compacted away")

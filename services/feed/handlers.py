@@ -62,22 +62,29 @@ class FeedHandlers(feed_pb2_grpc.FeedServiceServicer):
         async def admitted() -> None:
             await self._authenticator.access.require(await self._authenticator.renew(who), "read", bank)
 
-        async def read(after: Cursor | None) -> Page:
-            return await self._store.page(bank, after, LARGEST_LIMIT, LARGEST_BATCH_BYTES)
-
         start = self._start(bank, request.cursor)
-        with self._heads.watching(bank) as watch:
-            async for event in follow(start, watch, read, admitted, self._drain.started.is_set):
-                if isinstance(event, Page):
-                    rest = feed_pb2.ChangeBatch(
-                        after_seq=event.start.seq,
-                        through_seq=event.end.seq,
-                        next_cursor=self._codec.write(bank, event.end),
-                    )
-                    yield wire.within(event.changes + rest.SerializeToString())
-                else:
-                    mark = feed_pb2.Bookmark(seq=event.seq, cursor=self._codec.write(bank, event))
-                    yield feed_pb2.WatchChangesResponse(bookmark=mark)
+        async with self._store.reading_ahead(bank, LARGEST_LIMIT) as ahead:
+
+            async def read(after: Cursor | None) -> Page:
+                return await self._heads.shared(
+                    bank, after, lambda: self._store.page(bank, after, LARGEST_LIMIT, LARGEST_BATCH_BYTES, ahead)
+                )
+
+            with self._heads.watching(bank) as watch:
+                async for event in follow(start, watch, read, admitted, self._drain.started.is_set):
+                    yield self._message(bank, event)
+
+    def _message(self, bank: str, event: Page | Cursor) -> bytes | feed_pb2.WatchChangesResponse:
+        """A page or a bookmark of a stream, for the wire."""
+        if isinstance(event, Cursor):
+            mark = feed_pb2.Bookmark(seq=event.seq, cursor=self._codec.write(bank, event))
+            return feed_pb2.WatchChangesResponse(bookmark=mark)
+        rest = feed_pb2.ChangeBatch(
+            after_seq=event.start.seq,
+            through_seq=event.end.seq,
+            next_cursor=self._codec.write(bank, event.end),
+        )
+        return wire.within(event.changes + rest.SerializeToString())
 
     async def GetHead(self, request: feed_pb2.GetHeadRequest, context: Any) -> feed_pb2.GetHeadResponse:
         """Where the bank stands."""
@@ -94,11 +101,12 @@ class FeedHandlers(feed_pb2_grpc.FeedServiceServicer):
     async def ListLive(  # type: ignore[override]
         self, request: feed_pb2.ListLiveRequest, context: Any
     ) -> bytes:
-        """One page of live memories: the bytes of a ListLiveResponse."""
-        size = min(request.page_size or DEFAULT_PAGE, LARGEST_PAGE)
-        after = self._codec.read_page(request.bank, request.page_token) if request.page_token else ""
-        memories, last = await self._store.live(request.bank, after, size, LARGEST_BATCH_BYTES)
-        token = self._codec.write_page(request.bank, last) if last else ""
+        """One page of what is, or was, live: the bytes of a ListLiveResponse."""
+        bank, size = request.bank, min(request.page_size or DEFAULT_PAGE, LARGEST_PAGE)
+        listing = f"live at {request.as_of}" if request.as_of else "live"
+        after = self._codec.read_page(bank, request.page_token, listing) if request.page_token else ""
+        memories, last = await self._store.live(bank, after, size, LARGEST_BATCH_BYTES, request.as_of)
+        token = self._codec.write_page(bank, last, listing) if last else ""
         return memories + feed_pb2.ListLiveResponse(next_page_token=token).SerializeToString()
 
     async def RegisterDevice(

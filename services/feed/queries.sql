@@ -11,7 +11,8 @@ select epoch from memory.epochs
 
 -- name: page
 -- What a cursor at seq $2 is judged by (`at` is null where the history has no such step), with one page of changes after
--- it: the changes first, then the memories they belong to. Superseded steps carry no memory; a bank always has a row.
+-- it: the changes first, then each one's memory by its key. Superseded steps carry no memory; a bank always has a row.
+-- The limit keeps the planner from joining all memories of the bank to one page of changes.
 with h as materialized (
   select head, horizon, epoch,
          case when $2 = horizon then horizon_nonce
@@ -25,7 +26,8 @@ select p.seq, p.memory_id, p.kind, p.nonce, m.key_page, m.key_slot, m.sealed,
        m.may_be_stale, m.superseded_by,
        h.head, h.horizon, h.epoch, h.at
 from h left join page p on true
-     left join memory.live_memories m on m.bank = $1 and m.id = p.memory_id and m.last_seq = p.seq
+     left join lateral (select * from memory.live_memories
+                        where bank = $1 and id = p.memory_id and last_seq = p.seq limit 1) m on true
 order by p.seq
 
 -- name: live
@@ -36,9 +38,22 @@ select m.last_seq as seq, m.id as memory_id, 'upsert' as kind, 0::bigint as nonc
        m.may_be_stale, m.superseded_by
 from memory.live_memories m where m.bank = $1 and m.id > $2 order by m.id limit $3
 
--- name: still_live
--- Which of these (id, seq) pairs are still a live memory's newest step.
-select m.id from memory.live_memories m join unnest($2::text[], $3::bigint[]) t(id, seq)
+-- name: live_as_of
+-- One page of what was live at seq $3, with where the bank stands: a memory that had come and had not been forgotten. In
+-- the columns of `live`; a bank always has a row.
+with h as materialized (select head, horizon from memory.bank_heads where bank = $1),
+page as materialized (
+  select * from memory.present_memories
+  where bank = $1 and id > $2 and first_seq <= $3 and (not forgotten or last_seq > $3) order by id limit $4)
+select m.last_seq as seq, m.id as memory_id, 'upsert' as kind, 0::bigint as nonce, m.key_page, m.key_slot, m.sealed,
+       timestamptz_send(m.retained_at) || timestamptz_send(m.retained_at) as moments,
+       timestamptz_send(m.occurred_at) as occurred_at, timestamptz_send(m.last_verified) as last_verified, m.fact_type, m.derivation, m.author, m.lane, m.status, m.version, m.trust,
+       m.may_be_stale, m.superseded_by, h.head, h.horizon
+from h left join page m on true order by m.id
+
+-- name: still_there
+-- Which of these (id, seq) pairs are still a memory's newest step.
+select m.id from memory.present_memories m join unnest($2::text[], $3::bigint[]) t(id, seq)
   on m.id = t.id and m.last_seq = t.seq where m.bank = $1
 
 -- name: heads_of

@@ -1,7 +1,9 @@
 """What feed reads: the granted views of schema `memory`."""
 
+import asyncio
+import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 from kit.database import Database
 from kit.sealing import KeyStore, Slot, key_alarm, open_many
 from services.feed import wire
-from services.feed.cursors import Cursor, History, judge
+from services.feed.cursors import Cursor, History, judge, judge_as_of
 
 QUERIES = Path(__file__).with_name("queries.sql")
 # Devices that one principal may have in one bank; every receipt of the bank names them.
@@ -60,6 +62,49 @@ class Device:
     retired_at: datetime | None
 
 
+class ReadAhead:
+    """The rows of a stream's next page, fetched while the ones before are opened and sent. At most one page waits.
+
+    Rows wait sealed, so that what is erased meanwhile is not told any more.
+    """
+
+    def __init__(self, fetch: Callable[[Cursor], Awaitable[Sequence[Any]]]) -> None:
+        self._fetch = fetch
+        self._after: Cursor | None = None
+        self._task: asyncio.Task[Sequence[Any]] | None = None
+        self._ended = False
+
+    async def begin(self, after: Cursor) -> None:
+        """Asks for the rows after a place, and goes on once the question has left."""
+        if not self._ended:
+            self._after, self._task = after, asyncio.ensure_future(self._fetch(after))
+            await asyncio.sleep(0)
+
+    async def take(self, after: Cursor | None) -> Sequence[Any] | None:
+        """The rows after that place; None where they are not here, or where more may be there by now.
+
+        Who reaches the head waits for the bell then, and it may have rung for what these rows are too old to hold.
+        """
+        if self._after != after:
+            self.drop()
+        task, self._task = self._task, None
+        if task is None:
+            return None
+        rows = await task
+        return rows if rows and rows[-1][SEQ] is not None and rows[-1][SEQ] < rows[0][HEAD] else None
+
+    def drop(self) -> None:
+        """Lets go of what waits."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def end(self) -> None:
+        """Nothing is asked for any more: another watcher's read may still be under way with this."""
+        self._ended = True
+        self.drop()
+
+
 class Store:
     """Reads changes and opens what is sealed in them."""
 
@@ -76,13 +121,26 @@ class Store:
             row["head"], row["horizon"], row["epoch"], row["nonce"] or 0, row["live"], int(row["digest"])
         )
 
-    async def page(self, bank: str, after: Cursor | None, limit: int, max_bytes: int) -> Page:
+    @contextlib.asynccontextmanager
+    async def reading_ahead(self, bank: str, limit: int) -> AsyncIterator[ReadAhead]:
+        """For a stream that will read a bank's pages one after the other."""
+        ahead = ReadAhead(lambda after: self._database.fetch("page", bank, after.seq, limit))
+        try:
+            yield ahead
+        finally:
+            ahead.end()
+
+    async def page(
+        self, bank: str, after: Cursor | None, limit: int, max_bytes: int, ahead: ReadAhead | None = None
+    ) -> Page:
         """Up to `limit` seqs after a cursor (None: from the beginning), cut before `max_bytes`, at least one.
 
         Raises Refusal CURSOR_DIVERGED or CURSOR_BEFORE_HORIZON where the history does not go on from the cursor: it is
         judged by the same snapshot that the page is read from.
         """
-        rows = await self._database.fetch("page", bank, after.seq if after else 0, limit)
+        rows = await ahead.take(after) if ahead is not None else None
+        if rows is None:
+            rows = await self._database.fetch("page", bank, after.seq if after else 0, limit)
         if rows:
             history = History(rows[0][HEAD], rows[0][HORIZON], rows[0][EPOCH], rows[0][AT])
         else:
@@ -91,13 +149,26 @@ class Store:
         judge(start, history)
         if not rows or rows[0][SEQ] is None:
             return Page(b"", start, start, False)
-        kept, changes = await self._open(bank, _within(rows, max_bytes))
+        fitting = _within(rows, max_bytes)
+        if ahead is not None and len(fitting) == limit and fitting[-1][SEQ] < history.head:
+            await ahead.begin(Cursor(start.epoch, fitting[-1][SEQ], fitting[-1][NONCE]))
+        kept, changes = await self._open(bank, fitting)
         end = Cursor(start.epoch, kept[-1][SEQ], kept[-1][NONCE])
         return Page(changes, start, end, end.seq < history.head)
 
-    async def live(self, bank: str, after_id: str, limit: int, max_bytes: int) -> tuple[bytes, str]:
-        """One page of live memories by id, cut before `max_bytes`, and the id to go on from (empty at the end)."""
-        rows = await self._database.fetch("live", bank, after_id, limit)
+    async def live(
+        self, bank: str, after_id: str, limit: int, max_bytes: int, as_of: int = 0
+    ) -> tuple[bytes, str]:
+        """One page of live memories by id, cut before `max_bytes`, and the id to go on from (empty at the end).
+
+        With `as_of` those that were live at that seq. Raises Refusal as `judge_as_of` does, by the page's own snapshot.
+        """
+        if as_of:
+            rows = await self._database.fetch("live_as_of", bank, after_id, as_of, limit)
+            judge_as_of(as_of, *(rows[0][HEAD:] if rows else (0, 0)))
+            rows = [row for row in rows if row[SEQ] is not None]
+        else:
+            rows = await self._database.fetch("live", bank, after_id, limit)
         kept, memories = await self._open(bank, _within(rows, max_bytes))
         more = len(rows) == limit or len(kept) < len(rows)
         return memories, kept[-1][ID] if more else ""
@@ -113,7 +184,7 @@ class Store:
         )
         missing = [row for row, plain in zip(sealed, opened, strict=True) if plain is None]
         if missing:
-            lost = await self._alarm_if_live(bank, rows[0][SEQ], missing)
+            lost = await self._alarm_if_there(bank, rows[0][SEQ], missing)
             rows = list(itertools.takewhile(lambda row: row[SEQ] not in lost, rows))
         contents = iter(opened)
         parts: list[bytes] = []
@@ -133,16 +204,16 @@ class Store:
                 parts.append(wire.tombstone(row[ID].encode(), row[SEQ], changed))
         return rows, b"".join(parts)
 
-    async def _alarm_if_live(self, bank: str, first: int, rows: Sequence[Any]) -> set[int]:
+    async def _alarm_if_there(self, bank: str, first: int, rows: Sequence[Any]) -> set[int]:
         """A row without a key was erased meanwhile, and its tombstone is still to come; if not, that is an alarm.
 
         The seqs of the latter. Raises KEY_MISSING where `first`, with which the page begins, is one.
         """
         still = await self._database.fetch(
-            "still_live", bank, [row[ID] for row in rows], [row[SEQ] for row in rows]
+            "still_there", bank, [row[ID] for row in rows], [row[SEQ] for row in rows]
         )
-        live = {row["id"] for row in still}
-        lost = [row for row in rows if row[ID] in live]
+        there = {row["id"] for row in still}
+        lost = [row for row in rows if row[ID] in there]
         if lost:
             refusal = key_alarm(
                 "a live memory has no key", bank, [(r[ID], Slot(r[KEY_PAGE], r[KEY_SLOT])) for r in lost]

@@ -58,3 +58,15 @@ select id, key_page, key_slot from memory.doomed_keys where erasure_id = $1 and 
 -- name: finish_key_destruction
 -- Marks keys as destroyed; answers how many were open.
 select memory.finish_key_destruction($1, $2)
+
+-- name: banks_to_trim
+-- One page of banks that have, or may get, a horizon.
+select bank from memory.heads where bank > $1 and head > 0 order by bank limit 1000
+
+-- name: raise_horizon
+-- Passes over what is old, followed and confirmed; `was` is null for an absent bank.
+select was, now_at, waits_for from memory.raise_horizon($1, $2, $3)
+
+-- name: trim
+-- Takes away dead changes of the next $3 ones below the horizon; `through` is null at the end.
+select through, removed from memory.trim($1, $2, $3)

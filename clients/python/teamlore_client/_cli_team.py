@@ -72,7 +72,7 @@ def join(
         with at.dial(address.text, given.text) as client:
             who = client.who_am_i(at.bank)
             _refuse_bare_person(given, who)
-            client.list_changes(at.bank, "", 1)
+            client.get_head(at.bank)
             waiting = list(queue(at.laptop.store, at.laptop.state, at.bank, share_captured=share_captured))
             if not yes:
                 _confirm(at, who.principal, waiting)

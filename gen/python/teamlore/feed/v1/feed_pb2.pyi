@@ -452,29 +452,35 @@ Global___GetDigestResponse: _TypeAlias = GetDigestResponse  # noqa: Y015
 
 @_typing.final
 class ListLiveRequest(_message.Message):
-    """ListLiveRequest names a bank and a page."""
+    """ListLiveRequest names a bank, a page and a moment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     BANK_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    AS_OF_FIELD_NUMBER: _builtins.int
     bank: _builtins.str
     """The bank."""
     page_size: _builtins.int
     """How many; 0 means 500, more than 1000 is 1000."""
     page_token: _builtins.str
-    """Where to go on; empty for the beginning."""
+    """Where to go on; empty for the beginning. A token is good for the `as_of` that it came from."""
+    as_of: _builtins.int
+    """List what was live when the bank stood at this seq; 0 for now. From the horizon to the head: an earlier one is
+    CURSOR_BEFORE_HORIZON, a later one is INVALID_ARGUMENT.
+    """
     def __init__(
         self,
         *,
         bank: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        as_of: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bank", b"bank", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of", b"as_of", "bank", b"bank", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -484,6 +490,11 @@ Global___ListLiveRequest: _TypeAlias = ListLiveRequest  # noqa: Y015
 class ListLiveResponse(_message.Message):
     """ListLiveResponse is one page of live memories. A memory that changes meanwhile may be missing or doubled: take a
     cursor with GetHead first, and follow the changes from there.
+
+    With `as_of` no later push, forget or status makes a difference to which memories are listed, on no page. What was
+    forgotten since is listed; what was erased since is gone. Text, tags and metadata never change. Of `status`, `version`,
+    `trust`, `may_be_stale`, `superseded_by` and `last_verified` only the newest values are kept, and those are listed: a
+    `seq` above `as_of` says that something has happened to the memory since.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

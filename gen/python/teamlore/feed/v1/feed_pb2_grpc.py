@@ -115,7 +115,8 @@ class FeedServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListLive(self, request, context):
-        """Pages through the live memories of a bank by id, for a mirror that has to reconcile.
+        """Pages through the live memories of a bank by id, for a mirror that has to reconcile; or through those that were live
+        at an earlier seq.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -42,7 +42,9 @@ class FeedServiceStub:
     GetDigest: _grpc.UnaryUnaryMultiCallable[_feed_pb2.GetDigestRequest, _feed_pb2.GetDigestResponse]
     """Gives count and sum over the live memories of a bank, to compare with a mirror's own."""
     ListLive: _grpc.UnaryUnaryMultiCallable[_feed_pb2.ListLiveRequest, _feed_pb2.ListLiveResponse]
-    """Pages through the live memories of a bank by id, for a mirror that has to reconcile."""
+    """Pages through the live memories of a bank by id, for a mirror that has to reconcile; or through those that were live
+    at an earlier seq.
+    """
     RegisterDevice: _grpc.UnaryUnaryMultiCallable[_feed_pb2.RegisterDeviceRequest, _feed_pb2.RegisterDeviceResponse]
     """Makes a device known as a mirror of a bank, so that erasures name it until it confirms them."""
     ListDevices: _grpc.UnaryUnaryMultiCallable[_feed_pb2.ListDevicesRequest, _feed_pb2.ListDevicesResponse]
@@ -66,7 +68,9 @@ class FeedServiceAsyncStub(FeedServiceStub):
     GetDigest: _aio.UnaryUnaryMultiCallable[_feed_pb2.GetDigestRequest, _feed_pb2.GetDigestResponse]  # type: ignore[assignment]
     """Gives count and sum over the live memories of a bank, to compare with a mirror's own."""
     ListLive: _aio.UnaryUnaryMultiCallable[_feed_pb2.ListLiveRequest, _feed_pb2.ListLiveResponse]  # type: ignore[assignment]
-    """Pages through the live memories of a bank by id, for a mirror that has to reconcile."""
+    """Pages through the live memories of a bank by id, for a mirror that has to reconcile; or through those that were live
+    at an earlier seq.
+    """
     RegisterDevice: _aio.UnaryUnaryMultiCallable[_feed_pb2.RegisterDeviceRequest, _feed_pb2.RegisterDeviceResponse]  # type: ignore[assignment]
     """Makes a device known as a mirror of a bank, so that erasures name it until it confirms them."""
     ListDevices: _aio.UnaryUnaryMultiCallable[_feed_pb2.ListDevicesRequest, _feed_pb2.ListDevicesResponse]  # type: ignore[assignment]
@@ -117,7 +121,9 @@ class FeedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _feed_pb2.ListLiveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_feed_pb2.ListLiveResponse, _abc.Awaitable[_feed_pb2.ListLiveResponse]]:
-        """Pages through the live memories of a bank by id, for a mirror that has to reconcile."""
+        """Pages through the live memories of a bank by id, for a mirror that has to reconcile; or through those that were live
+        at an earlier seq.
+        """
 
     @_abc_1.abstractmethod
     def RegisterDevice(
