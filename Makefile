@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help run demo test lint protos promises robustness bench-quick bench-watchers bench-catch-up bench-trim bench-identity test-embedders clean
+.PHONY: help run demo test lint protos promises robustness bench-quick bench-near bench-watchers bench-catch-up bench-trim bench-identity test-embedders clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -55,6 +55,9 @@ bench-catch-up: $(VENV)/dev ## measure how fast one feed process tells a whole h
 
 bench-trim: $(VENV)/dev ## measure what a trim takes from the writers of its bank; adds to bench/results.json
 	@$(BIN)/python -m bench.trimming
+
+bench-near: $(VENV)/dev ## measure push with the near-duplicate check and what it misses; adds to bench/results.json
+	@$(BIN)/python -m bench.near_duplicates
 
 bench-identity: $(VENV)/dev ## measure revocation, token exchange and whether a look-up's time tells; adds to bench/results.json
 	@$(BIN)/python -m bench.identity

@@ -13,70 +13,25 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import asyncpg
-import numpy as np
-from qdrant_client import AsyncQdrantClient, models
 from rich.console import Console
 from teamlore.feed.v1 import feed_pb2
 from teamlore.sync.v1 import sync_pb2
 from teamlore_embedder import open_embedder
 
+from bench.filling import fill
 from bench.report import Result, report
-from kit.sealing import Allocator, KeyStore, seal
-from services.index.vectors import COLLECTION, point_id
 from tests.integration.conftest import RunningStack, running_stack
 from tests.robustness.processes import pid_of
 
 SIZES = (1_000, 10_000)
 PUSHED = 10_000
 WORDS = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8").split()
-PUT = "select stored_id, stored_seq from memory.put($1, 'user:alice', $2, $3, $4, $5, $6, $7)"
 INSERT = "insert into plain select * from unnest($1::text[], $2::text[], $3::bytea[]) on conflict do nothing returning id"
 
 
 def sentence(rng: random.Random) -> str:
     """About 500 characters, unlike any other."""
     return f"{uuid.UUID(int=rng.getrandbits(128))} " + " ".join(rng.choice(WORDS) for _ in range(75))
-
-
-async def fill(stack: RunningStack, bank: str, count: int, near_duplicates: str) -> None:
-    """Fills a bank with sealed rows and synthetic vectors, as sync and index would have left them."""
-    rng, keys = random.Random(bank), KeyStore(stack.data / "keys" / "keystore.db")
-    allocator = Allocator(keys)
-    database = await asyncpg.connect(stack.facts.database_url)
-    engine = AsyncQdrantClient(
-        host="127.0.0.1", grpc_port=stack.facts.ports["engine"], prefer_grpc=True, check_compatibility=False
-    )
-    await database.execute("select memory.open_bank($1)", bank)
-    await database.execute(
-        "update memory.banks set near_duplicates = $2 where bank = $1", bank, near_duplicates
-    )
-    for start in range(0, count, 500):
-        ids = [f"{rng.getrandbits(64):016x}" for _ in range(min(500, count - start))]
-        slots = allocator.take(bank, "user:alice", len(ids))
-        content = [sync_pb2.MemoryContent(text=sentence(rng)).SerializeToString() for _ in ids]
-        sealed = [
-            seal(keys.fresh_key(slot), bank, i, c) for slot, i, c in zip(slots, ids, content, strict=True)
-        ]
-        columns = ([s.page for s in slots], [s.index for s in slots], sealed)
-        async with database.transaction():
-            won = await database.fetch(PUT, bank, ids, [""] * len(ids), [None] * len(ids), *columns)
-            seqs = ([r[0] for r in won], [r[1] for r in won])
-            await database.execute("select memory.add_to_digest($1, $2, $3)", bank, *seqs)
-            await database.execute(
-                "insert into index.cursors values ($1, $2) on conflict (bank) do update set seq = excluded.seq",
-                bank,
-                max(seqs[1]),
-            )
-        vectors = np.random.default_rng(start).standard_normal((len(ids), 384)).astype("float32")
-        payload = {"bank": bank, "lane": "synced", "derivation": "fact"}
-        points = [
-            models.PointStruct(id=str(point_id(bank, i)), vector=v.tolist(), payload={**payload, "id": i})
-            for i, v in zip(ids, vectors, strict=True)
-        ]
-        await engine.upsert(COLLECTION, points)
-    await engine.close()
-    await database.close()
-    keys.close()
 
 
 async def rate(count: int, work: Callable[[], Awaitable[object]]) -> float:
@@ -163,7 +118,7 @@ async def measure(stack: RunningStack, say: Callable[[str], None]) -> list[Resul
     for size in SIZES:
         say(f"a bank of {size:,}: push with the near-duplicate check, against the embedder alone")
         bank = f"project:dedup-{size}"
-        await fill(stack, bank, size, "skip")
+        await fill(stack, bank, [sentence(rng) for _ in range(size)])
         texts = [sentence(rng) for _ in range(300)]
         alone = await rate(300, lambda t=texts: asyncio.to_thread(embedder.embed, t))  # type: ignore[misc]
         pushed = await rate(300, lambda r=pushes(bank, 300): push(stack, r, token, 1))  # type: ignore[misc]
@@ -177,7 +132,7 @@ async def measure(stack: RunningStack, say: Callable[[str], None]) -> list[Resul
         for size in SIZES:
             say(f"a bank of {size:,}: push with the check off and catch-up, against asyncpg")
             bank = f"project:plain-{size}"
-            await fill(stack, bank, size, "off")
+            await fill(stack, bank, [sentence(rng) for _ in range(size)], "off")
             seen = await catch_up(stack, bank, token)
             pages = await rate(seen, lambda b=bank: asyncpg_pages(stack, b))  # type: ignore[misc]
             caught = await rate(seen, lambda b=bank: catch_up(stack, b, token))  # type: ignore[misc]

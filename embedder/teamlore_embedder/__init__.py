@@ -1,18 +1,19 @@
 """Turns texts into unit vectors. Works offline by default.
 
-The public surface is `Embedder` (what an embedder promises), `open_embedder` (the one way to get one)
-and `EmbedderUnavailable` (a model that cannot be opened). Vectors of two embedders may be compared only
-when `model`, `revision` and `dimension` are equal: store the three beside an index and check them.
+The public surface is `Embedder` (what an embedder promises), `open_embedder` (the one way to get one),
+`EmbedderUnavailable` (a model that cannot be opened) and `vocabulary` (which words are common). Vectors of
+two embedders may be compared only when `model`, `revision` and `dimension` are equal: store the three beside
+an index and check them.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from teamlore_embedder._onnx import PACKAGED_SHA256, OnnxEmbedder, packaged_model
+from teamlore_embedder._onnx import PACKAGED_SHA256, OnnxEmbedder, packaged_model, vocabulary
 from teamlore_embedder._protocol import Embedder, EmbedderUnavailable
 
-__all__ = ["Embedder", "EmbedderUnavailable", "open_embedder"]
+__all__ = ["Embedder", "EmbedderUnavailable", "open_embedder", "vocabulary"]
 
 
 def open_embedder(name: str = "", threads: int = 0) -> Embedder:

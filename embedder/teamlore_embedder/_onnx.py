@@ -45,6 +45,15 @@ def packaged_model() -> Path:
     return Path(spec.submodule_search_locations[0]) / "model.onnx"
 
 
+def vocabulary() -> list[str]:
+    """Words and pieces of words (`##ing`) of English text in lower case, common ones before rare ones.
+
+    Special tokens and single characters stand before `the`, the first of the words. Raises EmbedderUnavailable.
+    """
+    content, _ = _read_checked(_VOCABULARY, VOCABULARY_SHA256)
+    return content.decode("utf-8").splitlines()
+
+
 def _read_checked(path: Path, expected_sha256: str | None) -> tuple[bytes, str]:
     try:
         content = path.read_bytes()

@@ -1,8 +1,10 @@
 """The model: one of it, in one worker thread, which takes small pieces of the most urgent work that still has a taker."""
 
 import asyncio
+import contextlib
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum
 
@@ -29,6 +31,11 @@ MOST_WAITING = {Urgency.QUERY: 200, Urgency.CHECK: 1000, Urgency.FOLLOW: 1000}
 _COME_BACK = {Urgency.QUERY: 1.0, Urgency.CHECK: 5.0, Urgency.FOLLOW: 5.0}
 PIECE_TEXTS, PIECE_CHARACTERS = 8, 2600
 """What runs at once, and so what a query waits for at most: a tenth of a second or two."""
+
+
+TURN_SECONDS, QUIET_SECONDS = 0.25, 0.05
+"""While pushes are checked the follower gets a piece each turn and no more, until it was quiet for a moment: else what
+nobody waits for would take the cores from those who do. A push of any length is followed all the same."""
 
 
 class _Job:
@@ -64,6 +71,8 @@ class Embedding:
         self._worker = ThreadPoolExecutor(1, "embedder")
         self._queues: dict[Urgency, deque[_Job]] = {urgency: deque() for urgency in Urgency}
         self._running: asyncio.Task[None] | None = None
+        self._more = asyncio.Event()
+        self._checks, self._checked, self._turn = 0, 0.0, 0.0
 
     def close(self) -> None:
         """Lets the piece that runs end by itself; whoever waits is cancelled."""
@@ -73,6 +82,23 @@ class Embedding:
             for job in queue:
                 job.done.cancel()
         self._worker.shutdown(wait=False, cancel_futures=True)
+
+    @contextlib.contextmanager
+    def checking(self) -> Iterator[None]:
+        """For as long as a push is being checked, and a moment more, the follower holds back."""
+        self._checks += 1
+        try:
+            yield
+        finally:
+            self._checks -= 1
+            self._checked = time.monotonic()
+
+    def _held_back(self) -> float:
+        """Seconds that the follower has to wait for its next piece."""
+        now = time.monotonic()
+        if not self._checks and now >= self._checked + QUIET_SECONDS:
+            return 0.0
+        return max(0.0, self._turn + TURN_SECONDS - now)
 
     async def embed(self, texts: Sequence[str], urgency: Urgency) -> list[Seen]:
         """A vector a text. Work whose caller went away is dropped. Raises Refusal RATE_LIMITED."""
@@ -87,6 +113,7 @@ class Embedding:
             )
         job = _Job(texts)
         queue.append(job)
+        self._more.set()
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._work())
         try:
@@ -96,7 +123,17 @@ class Embedding:
                 queue.remove(job)
 
     async def _work(self) -> None:
-        while (queue := next((queue for queue in self._queues.values() if queue), None)) is not None:
+        while (
+            found := next(((who, queue) for who, queue in self._queues.items() if queue), None)
+        ) is not None:
+            urgency, queue = found
+            if urgency is Urgency.FOLLOW:
+                self._more.clear()
+                if pause := self._held_back():
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._more.wait(), min(pause, QUIET_SECONDS))
+                    continue
+                self._turn = time.monotonic()
             job = queue.popleft()
             piece = job.take()
             if job.left:

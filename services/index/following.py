@@ -1,16 +1,11 @@
-"""Rules of the index: what a page of changes asks for, which vectors are in flight, and what is a near-duplicate."""
+"""Rules of the index: what a page of changes asks for, and what is a near-duplicate."""
 
-import hashlib
-import os
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from kit.texts import normalised
 from services.index.polarity import Reading, differs
 
 Vector = npt.NDArray[np.float32]
@@ -92,86 +87,6 @@ def affordable(changes: tuple[Change, ...], characters: int) -> tuple[Change, ..
     return changes
 
 
-@dataclass(frozen=True)
-class _Held:
-    mark: bytes
-    seen: Seen
-    until: float
-
-
-class InFlight:
-    """Vectors of texts that were just checked and may not be indexed yet; least lately put ones leave first.
-
-    A vector belongs to (bank, id) *and* text: an id that another push won with other words does not get it.
-    What is held of a text is a hash of its normalised form under a key of this process, in memory only.
-    """
-
-    def __init__(
-        self, capacity: int = 20_000, seconds: float = 600.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._capacity = capacity
-        self._seconds = seconds
-        self._clock = clock
-        self._key = os.urandom(32)
-        self._order: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._banks: dict[str, dict[str, _Held]] = {}
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def _mark(self, text: str) -> bytes:
-        return hashlib.blake2b(normalised(text).encode(), key=self._key, digest_size=16).digest()
-
-    def put(self, bank: str, memory_id: str, text: str, seen: Seen) -> None:
-        """Holds a vector for a while."""
-        self._forget(bank, memory_id)
-        self._banks.setdefault(bank, {})[memory_id] = _Held(
-            self._mark(text), seen, self._clock() + self._seconds
-        )
-        self._order[(bank, memory_id)] = None
-        self._prune()
-
-    def get(self, bank: str, memory_id: str, text: str) -> Seen | None:
-        """What was seen of this very text under this id."""
-        self._prune()
-        held = self._banks.get(bank, {}).get(memory_id)
-        return held.seen if held is not None and held.mark == self._mark(text) else None
-
-    def drop(self, bank: str, ids: Iterable[str]) -> None:
-        """Lets go of vectors that are indexed, refused or erased."""
-        for memory_id in ids:
-            self._forget(bank, memory_id)
-
-    def of_bank(self, bank: str) -> tuple[list[str], list[Vector]]:
-        """Ids and vectors of one bank, as they are now, of texts that were seen whole."""
-        self._prune()
-        held = {own: one.seen for own, one in self._banks.get(bank, {}).items() if one.seen.whole}
-        return list(held), [seen.vector for seen in held.values()]
-
-    def equal(self, bank: str, text: str) -> list[str]:
-        """Ids of one bank under which this very text is held."""
-        self._prune()
-        mark = self._mark(text)
-        return [own for own, held in self._banks.get(bank, {}).items() if held.mark == mark]
-
-    def _forget(self, bank: str, memory_id: str) -> None:
-        if (bank, memory_id) not in self._order:
-            return
-        del self._order[(bank, memory_id)]
-        held = self._banks[bank]
-        del held[memory_id]
-        if not held:
-            del self._banks[bank]
-
-    def _prune(self) -> None:
-        now = self._clock()
-        while self._order:
-            bank, memory_id = next(iter(self._order))
-            if len(self._order) <= self._capacity and self._banks[bank][memory_id].until > now:
-                return
-            self._forget(bank, memory_id)
-
-
 def near(
     queries: Sequence[Vector], ids: Sequence[str], vectors: Sequence[Vector], threshold: float
 ) -> list[list[Hit]]:
@@ -188,31 +103,29 @@ def near(
 def decide(
     ids: Sequence[str],
     texts: Sequence[str],
-    seen: Sequence[Seen],
-    stored: Sequence[Sequence[Hit]],
+    hits: Sequence[Sequence[Hit]],
     live: Mapping[str, str],
     threshold: float,
 ) -> list[Hit | None]:
     """What each candidate nearly repeats: the nearest stored memory or earlier candidate, or None.
 
-    A stored memory counts only while it is in `live`, which gives the texts, an earlier candidate only when it repeats
-    nothing itself (it will not be stored) and both were seen whole. Nothing repeats its own id, or what it denies. Of
-    equals the stored one is named.
+    `hits` gives of each candidate what it was compared with. A stored memory counts only while it is in `live`, which
+    gives the texts, another candidate only when it stands earlier and repeats nothing itself (it will not be stored).
+    Nothing repeats its own id, or what it denies. Of equals the stored one is named.
     """
-    vectors = np.stack([one.vector for one in seen])
-    scores = vectors @ vectors.T
-    own_words = [Reading(text) for text in texts]
+    own_words = {memory_id: Reading(text) for memory_id, text in zip(ids, texts, strict=True)}
     live_words = {memory_id: Reading(text) for memory_id, text in live.items()}
-    answers: list[Hit | None] = []
-    for row, own in enumerate(ids):
-        hits = [(hit, live_words[hit.id]) for hit in stored[row] if hit.id in live]
-        hits += [
-            (Hit(ids[earlier], float(scores[row, earlier])), own_words[earlier])
-            for earlier in range(row)
-            if answers[earlier] is None and seen[row].whole and seen[earlier].whole
-        ]
-        hits = [pair for pair in hits if pair[0].id != own and pair[0].score >= threshold - ROUNDING]
+    answers: dict[str, Hit | None] = {}
+    for own, found in zip(ids, hits, strict=True):
+        near = [hit for hit in found if hit.id != own and hit.score >= threshold - ROUNDING]
         # The nearest first: reading words takes longer than comparing vectors.
-        hits.sort(key=lambda pair: -pair[0].score)
-        answers.append(next((hit for hit, words in hits if not differs(own_words[row], words)), None))
-    return answers
+        near.sort(key=lambda hit: (-hit.score, hit.id not in live))
+        answers[own] = None
+        for hit in near:
+            words = live_words.get(hit.id)
+            if words is None and hit.id in answers and answers[hit.id] is None:
+                words = own_words[hit.id]
+            if words is not None and not differs(own_words[own], words):
+                answers[own] = hit
+                break
+    return [answers[own] for own in ids]

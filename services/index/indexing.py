@@ -1,14 +1,21 @@
-"""Follows every bank: what is live gets a vector, what is forgotten or erased loses it."""
+"""Follows every bank: what is live gets its terms and then its vector, what is forgotten or erased loses both.
+
+The terms run ahead, because they cost nothing: a memory can be met as a near-duplicate long before the model comes to it.
+"""
 
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from kit.errors import from_driver
 from services.index.embedding import Embedding, Urgency
-from services.index.following import Change, InFlight, Seen, affordable, plan
-from services.index.store import Claim, Store
+from services.index.flight import InFlight
+from services.index.following import Change, Seen, affordable, plan
+from services.index.store import TERMS, VECTORS, Claim, Store
+from services.index.term_points import TermPoints
+from services.index.terms import TermKeys
 from services.index.vectors import Point, Vectors
 
 log = logging.getLogger("teamlore.index")
@@ -16,19 +23,150 @@ POLL_SECONDS = 0.25
 RETRY_SECONDS, PAUSE_SECONDS = 1.0, 5.0
 PAGE, PAGE_CHARACTERS = 64, 6_000
 """What is followed of one bank before the others have their turn, in changes and in characters to be embedded."""
+TERMS_PAGE = 256
+"""Changes whose terms are written at once; none of it waits for the model."""
 
 
-class Follower:
-    """Carries changes into the collection. To be killed anywhere only repeats work: the cursor is saved last."""
+class Points(Protocol):
+    """One of the two collections."""
+
+    async def exists(self) -> bool:
+        """Whether the collection is there."""
+        ...
+
+    async def present(self, bank: str, ids: Sequence[str]) -> set[str]:
+        """Which of these memories have a point."""
+        ...
+
+    async def delete(self, bank: str, ids: Sequence[str], *, wait: bool) -> None:
+        """Removes points; with `wait` their bytes are gone too."""
+        ...
+
+
+class Work(Protocol):
+    """What one follower does of each bank."""
+
+    kind: str
+    page: int
+
+    @property
+    def points(self) -> Points:
+        """The collection it writes."""
+        ...
+
+    async def prepare(self) -> None:
+        """Makes the collection where there is none. The cursors go back first: a kill in between repeats both."""
+        ...
+
+    def affordable(self, changes: tuple[Change, ...]) -> tuple[Change, ...]:
+        """The first of these changes, as many as are done at once; at least one."""
+        ...
+
+    async def write(self, bank: str, changes: Sequence[Change]) -> None:
+        """Writes the points of live memories that have none."""
+        ...
+
+    def done(self, bank: str, ids: Sequence[str]) -> None:
+        """Told of what is on disk, or away from it, and saved: a query finds it now."""
+        ...
+
+
+class TermWork:
+    """The terms of memories."""
+
+    kind, page = TERMS, TERMS_PAGE
+
+    def __init__(self, store: Store, points: TermPoints, in_flight: InFlight, keys: TermKeys) -> None:
+        self.points = points
+        self._store = store
+        self._in_flight = in_flight
+        self._keys = keys
+
+    async def prepare(self) -> None:
+        """Makes the collection."""
+        if not await self.points.exists():
+            await self._store.start_over(TERMS)
+            await self.points.create()
+        await self.points.create_indexes()
+
+    def affordable(self, changes: tuple[Change, ...]) -> tuple[Change, ...]:
+        """All."""
+        return changes
+
+    async def write(self, bank: str, changes: Sequence[Change]) -> None:
+        """Writes keyed terms; those of a text that was just checked are known."""
+        terms = {change.id: self._in_flight.terms(bank, change.id, change.text or "") for change in changes}
+        unknown = {change.id: change.text or "" for change in changes if terms[change.id] is None}
+        made = await asyncio.to_thread(
+            lambda: {memory_id: self._keys.of(bank, text) for memory_id, text in unknown.items()}
+        )
+        await self.points.put(
+            bank, [(memory_id, held or made[memory_id]) for memory_id, held in terms.items()]
+        )
+
+    def done(self, bank: str, ids: Sequence[str]) -> None:
+        """What is found in the collection need not be in flight."""
+        self._in_flight.settle(bank, ids)
+
+
+class VectorWork:
+    """The vectors of memories."""
+
+    kind, page = VECTORS, PAGE
 
     def __init__(
-        self, store: Store, vectors: Vectors, embedding: Embedding, in_flight: InFlight, dimension: int
+        self, store: Store, points: Vectors, embedding: Embedding, in_flight: InFlight, dimension: int
     ) -> None:
+        self.points = points
         self._store = store
-        self._vectors = vectors
         self._embedding = embedding
         self._in_flight = in_flight
         self._dimension = dimension
+
+    async def prepare(self) -> None:
+        """Makes the collection."""
+        if not await self.points.exists():
+            await self._store.start_over(VECTORS)
+            await self.points.create(self._dimension)
+        await self.points.create_indexes()
+
+    def affordable(self, changes: tuple[Change, ...]) -> tuple[Change, ...]:
+        """What the model does in a fraction of a second."""
+        return affordable(changes, PAGE_CHARACTERS)
+
+    async def write(self, bank: str, changes: Sequence[Change]) -> None:
+        """Writes vectors; a text that was just checked is not embedded twice."""
+        rows: dict[int, Seen] = {}
+        unknown: list[int] = []
+        for position, change in enumerate(changes):
+            held = self._in_flight.get(bank, change.id, change.text or "")
+            if held is None:
+                unknown.append(position)
+            else:
+                rows[position] = held
+        embedded = await self._embedding.embed(
+            [changes[position].text or "" for position in unknown], Urgency.FOLLOW
+        )
+        rows.update(zip(unknown, embedded, strict=True))
+        points = [
+            Point(change.id, change.lane, change.derivation, rows[position])
+            for position, change in enumerate(changes)
+        ]
+        await self.points.put(bank, points)
+
+    def done(self, bank: str, ids: Sequence[str]) -> None:
+        """What has a vector has terms, too."""
+        self._in_flight.drop(bank, ids)
+
+
+class Follower:
+    """Carries changes into one collection. To be killed anywhere only repeats work: the cursor is saved last."""
+
+    def __init__(self, store: Store, work: Work, then: Callable[[str], None] = lambda bank: None) -> None:
+        """`then` is told of each bank in which something was done."""
+        self._store = store
+        self._work = work
+        self._then = then
         self._bell = asyncio.Event()
         self._hinted: set[str] = set()
         self._paused: dict[str, float] = {}
@@ -61,12 +199,12 @@ class Follower:
     async def _round(self) -> None:
         """One page of each bank that is behind; a bank that fails by itself holds up no other."""
         if not self._ready:
-            await self._prepare()
+            await self._work.prepare()
             self._ready = True
         now = time.monotonic()
         banks, self._hinted = self._hinted, set()
         if now >= self._next_poll:
-            banks |= set(await self._store.behind())
+            banks |= set(await self._store.behind(self._work.kind))
             self._next_poll = now + POLL_SECONDS
             self._paused = {bank: until for bank, until in self._paused.items() if until > now}
         for bank in sorted(banks - self._paused.keys()):
@@ -84,80 +222,62 @@ class Follower:
                 )
                 self._paused[bank] = time.monotonic() + PAUSE_SECONDS
 
-    async def _prepare(self) -> None:
-        """Makes the collection where there is none. The cursors go back first: a kill in between repeats both."""
-        if not await self._vectors.exists():
-            await self._store.start_over()
-            await self._vectors.create(self._dimension)
-        await self._vectors.create_indexes()
-
     async def follow(self, bank: str) -> bool:
         """Works off one page of a bank; whether there is more. Raises Refusal and what database and engine raise."""
-        async with self._store.claim(bank) as claim:
-            return claim is not None and await self._work_off(bank, claim)
+        async with self._store.claim(self._work.kind, bank) as claim:
+            more = claim is not None and await self._work_off(bank, claim)
+        if claim is not None:
+            self._then(bank)
+        return more
 
     async def _work_off(self, bank: str, claim: Claim) -> bool:
-        changes, through, more = await claim.page(PAGE)
-        kept = affordable(changes, PAGE_CHARACTERS)
+        changes, through, more = await claim.page(self._work.page)
+        kept = self._work.affordable(changes)
         if len(kept) < len(changes):
             changes, through, more = kept, kept[-1].seq, True
         todo = plan(changes)
-        present = await self._vectors.present(bank, [change.id for change in todo.index])
+        points = self._work.points
+        present = await points.present(bank, [change.id for change in todo.index])
         missing = [change for change in todo.index if change.id not in present]
-        rows = await self._vectors_of(bank, missing)
-        points = [
-            Point(change.id, change.lane, change.derivation, row)
-            for change, row in zip(missing, rows, strict=True)
-        ]
-        await self._vectors.put(bank, points)
+        await self._work.write(bank, missing)
         # What was read may have been forgotten or erased since. Whoever purges an erasure waits for this claim (see
-        # `erase`), so its delete comes after this put; and should this process die here, the cursor is not saved
+        # `erase`), so its delete comes after this write; and should this process die here, the cursor is not saved
         # and the next follower meets the tombstone's change. Looking again keeps the time short until then.
-        written = [point.id for point in points]
+        written = [change.id for change in missing]
         live = await self._store.live(bank, written)
         gone = [memory_id for memory_id in written if memory_id not in live]
         # Without waiting for the files: an erasure is done only when `erase` has waited for them.
-        await self._vectors.delete(bank, [*todo.delete, *gone], wait=False)
+        await points.delete(bank, [*todo.delete, *gone], wait=False)
         await claim.save(through)
         # Only now, when a query finds the point: one who looks here first and there second misses nothing.
-        self._in_flight.drop(bank, [change.id for change in changes])
+        self._work.done(bank, [change.id for change in changes])
         return more
-
-    async def _vectors_of(self, bank: str, changes: Sequence[Change]) -> list[Seen]:
-        """A vector each; a text that was just checked is not embedded twice."""
-        rows: dict[int, Seen] = {}
-        unknown: list[int] = []
-        for position, change in enumerate(changes):
-            held = self._in_flight.get(bank, change.id, change.text or "")
-            if held is None:
-                unknown.append(position)
-            else:
-                rows[position] = held
-        embedded = await self._embedding.embed(
-            [changes[position].text or "" for position in unknown], Urgency.FOLLOW
-        )
-        rows.update(zip(unknown, embedded, strict=True))
-        return [rows[position] for position in range(len(changes))]
 
 
 async def erase(
-    store: Store, vectors: Vectors, in_flight: InFlight, erasure_id: str, bank: str, ids: Sequence[str]
+    store: Store,
+    collections: Sequence[Points],
+    in_flight: InFlight,
+    erasure_id: str,
+    bank: str,
+    ids: Sequence[str],
 ) -> int:
-    """Destroys the vectors of buried memories; counts those that this erasure is purged of by this call.
+    """Destroys the vectors and the terms of buried memories; counts those that this erasure is purged of by this call.
 
-    The order against the followers of all replicas is kept by the lock on the bank's cursor row. A follower that
-    read a memory before its tombstone holds that lock until its vector is written: this call waits for it and deletes
+    The order against the followers of all replicas is kept by the locks on the bank's two cursor rows. A follower that
+    read a memory before its tombstone holds its lock until it has written: this call waits for it and deletes
     after it. A follower that comes later reads the tombstone and writes nothing. The delete waits for the files,
     also for the bytes of points that a follower has hidden already, and is repeated in full when the call is.
-    A memory that is live keeps its vector, whoever asks: nothing would bring it back.
+    A memory that is live keeps its points, whoever asks: nothing would bring it back.
     """
 
     async def destroy() -> list[str]:
         live = await store.live(bank, ids)
         buried = [memory_id for memory_id in ids if memory_id not in live]
         in_flight.drop(bank, buried)
-        if await vectors.exists():
-            await vectors.delete(bank, buried, wait=True)
+        for points in collections:
+            if await points.exists():
+                await points.delete(bank, buried, wait=True)
         return buried
 
     return await store.erase(erasure_id, bank, destroy)

@@ -11,12 +11,15 @@ from kit import hints
 from kit.config import HTTP_URL, load_or_exit, setting
 from kit.foundation import Foundation, NeighbourSettings
 from kit.serving import Built, run
+from services.index.duplicates import Duplicates
 from services.index.embedding import Embedding
 from services.index.finding import Finder
-from services.index.following import InFlight
+from services.index.flight import InFlight
 from services.index.handlers import IndexHandlers, ParticipantHandlers
-from services.index.indexing import Follower
+from services.index.indexing import Follower, TermWork, VectorWork
 from services.index.store import QUERIES, Store
+from services.index.term_points import TermPoints
+from services.index.terms import TermKeys
 from services.index.vectors import COLLECTION, Vectors
 
 
@@ -35,16 +38,20 @@ class Config(NeighbourSettings):
 async def build(config: Config, base: Foundation) -> Built:
     """Opens the model, connects to the vectors, follows the banks, and gives what is served."""
     model = await asyncio.to_thread(open_embedder, config.embed_model, config.embed_threads)
-    vectors, embedding = Vectors(config.qdrant_url), Embedding(model)
-    base.at_end(vectors.close)
-    base.at_end(embedding.close)
+    vectors, points, embedding = Vectors(config.qdrant_url), TermPoints(config.qdrant_url), Embedding(model)
+    for part in (vectors, points, embedding):
+        base.at_end(part.close)
     store, in_flight = Store(base.database, base.keys), InFlight()
+    keys = TermKeys(base.keys.secret("index.terms"))
     await store.check_model(COLLECTION, model.model, model.revision, model.dimension)
-    follower = Follower(store, vectors, embedding, in_flight, model.dimension)
-    base.spawn(follower.run())
-    base.spawn(hints.listen(config.database_url, follower.hint))
-    handlers = IndexHandlers(Finder(store, vectors, embedding, in_flight))
-    participant = ParticipantHandlers(store, vectors, in_flight)
+    behind = Follower(store, VectorWork(store, vectors, embedding, in_flight, model.dimension))
+    ahead = Follower(store, TermWork(store, points, in_flight, keys), behind.hint)
+    base.spawn(ahead.run())
+    base.spawn(behind.run())
+    base.spawn(hints.listen(config.database_url, ahead.hint))
+    duplicates = Duplicates(store, vectors, points, embedding, in_flight, keys)
+    handlers = IndexHandlers(Finder(store, vectors, embedding), duplicates)
+    participant = ParticipantHandlers(store, (points, vectors), in_flight)
     serve, erase = index_pb2_grpc, compliance_pb2_grpc
     return Built(
         base.authenticator(config.auth_target),

@@ -6,36 +6,68 @@ insert into index.models (collection, model, revision, dimension) values ($1, $2
 -- By which model the vectors of a collection are made.
 select model, revision, dimension from index.models where collection = $1
 
--- name: start_over
+-- name: terms_start_over
+-- Follows the terms of every bank from its beginning, because their collection is gone.
+update index.term_cursors set seq = 0 where seq > 0
+
+-- name: terms_behind
+-- Banks that have changes whose terms are not indexed.
+select h.bank from memory.bank_heads h left join index.term_cursors c on c.bank = h.bank
+where h.head > coalesce(c.seq, 0) order by h.bank limit 1000
+
+-- name: terms_make_cursor
+-- The bank's cursor, where it has none.
+insert into index.term_cursors (bank) values ($1) on conflict do nothing
+
+-- name: terms_claim
+-- Takes a bank that is behind for as long as the transaction lasts; no row where another replica or an erasure has it.
+select c.seq, h.head from index.term_cursors c join memory.bank_heads h on h.bank = c.bank
+where c.bank = $1 and h.head > c.seq for update of c skip locked
+
+-- name: terms_hold
+-- Takes a bank away from all who follow its terms, waiting for the one that has it.
+select seq from index.term_cursors where bank = $1 for update
+
+-- name: terms_save
+-- Notes how far the terms of a bank were followed.
+update index.term_cursors set seq = $2 where bank = $1
+
+-- name: vectors_start_over
 -- Follows every bank from its beginning, because the collection is gone.
 update index.cursors set seq = 0 where seq > 0
 
--- name: behind
--- Banks that have changes the index has not followed.
-select h.bank from memory.bank_heads h left join index.cursors c on c.bank = h.bank
-where h.head > coalesce(c.seq, 0) order by h.bank limit 1000
+-- name: vectors_behind
+-- Banks that have changes whose terms are indexed and whose vectors are not.
+select t.bank from index.term_cursors t left join index.cursors c on c.bank = t.bank
+where t.seq > coalesce(c.seq, 0) order by t.bank limit 1000
 
--- name: make_cursor
+-- name: vectors_make_cursor
 -- The bank's cursor, where it has none.
 insert into index.cursors (bank) values ($1) on conflict do nothing
 
--- name: claim
--- Takes a bank that is behind for as long as the transaction lasts; no row where another replica or an erasure has it.
-select cursors.seq, h.head from index.cursors join memory.bank_heads h on h.bank = cursors.bank
-where cursors.bank = $1 and h.head > cursors.seq for update of cursors skip locked
+-- name: vectors_claim
+-- Takes a bank that is behind its terms for as long as the transaction lasts; no row where another replica or an erasure
+-- has it.
+select c.seq, t.seq as head from index.cursors c join index.term_cursors t on t.bank = c.bank
+where c.bank = $1 and t.seq > c.seq for update of c skip locked
 
--- name: hold
--- Takes a bank away from all followers, waiting for the one that has it.
+-- name: vectors_hold
+-- Takes a bank away from all who follow its vectors, waiting for the one that has it.
 select seq from index.cursors where bank = $1 for update
 
--- name: save
--- Notes how far a bank was followed.
+-- name: vectors_save
+-- Notes how far the vectors of a bank were followed.
 update index.cursors set seq = $2 where bank = $1
 
+-- name: covered
+-- Whether the terms of all that has a vector in this bank are indexed: not so just after an upgrade or a loss.
+select coalesce((select seq from index.term_cursors where bank = $1), 0)
+    >= coalesce((select seq from index.cursors where bank = $1), 0)
+
 -- name: page
--- One page of changes after a seq, then the memories they belong to; superseded steps carry no memory.
+-- One page of changes after a seq, up to another, then the memories they belong to; superseded steps carry no memory.
 with page as materialized (
-  select seq, memory_id, kind from memory.change_log where bank = $1 and seq > $2 order by seq limit $3)
+  select seq, memory_id, kind from memory.change_log where bank = $1 and seq > $2 and seq <= $3 order by seq limit $4)
 select p.seq, p.memory_id, p.kind, m.lane, m.derivation, m.key_page, m.key_slot, m.sealed
 from page p left join memory.live_memories m on m.bank = $1 and m.id = p.memory_id and m.last_seq = p.seq
 order by p.seq

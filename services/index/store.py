@@ -27,11 +27,16 @@ class Memory:
     tags: tuple[str, ...]
 
 
-class Claim:
-    """One bank, followed by this process alone for as long as the claim lasts."""
+TERMS, VECTORS = "terms", "vectors"
+"""What is followed, each with a cursor of its own a bank; the vectors follow the terms."""
 
-    def __init__(self, store: "Store", connection: Any, bank: str, seq: int, head: int) -> None:
+
+class Claim:
+    """One bank, whose terms or vectors this process alone follows for as long as the claim lasts."""
+
+    def __init__(self, store: "Store", kind: str, connection: Any, bank: str, seq: int, head: int) -> None:
         self._store = store
+        self._kind = kind
         self._connection = connection
         self._bank = bank
         self._seq = seq
@@ -42,7 +47,8 @@ class Claim:
 
         Raises Refusal KEY_MISSING.
         """
-        rows = await self._connection.fetch(self._store.database.sql("page"), self._bank, self._seq, limit)
+        page = self._store.database.sql("page")
+        rows = await self._connection.fetch(page, self._bank, self._seq, self._head, limit)
         if not rows:  # compacted away
             return (), self._head, False
         through = rows[-1]["seq"]
@@ -50,7 +56,8 @@ class Claim:
 
     async def save(self, through: int) -> None:
         """Notes how far the bank was followed; it holds when the claim ends without an error."""
-        await self._connection.execute(self._store.database.sql("save"), self._bank, through)
+        save = self._store.database.sql(f"{self._kind}_save")
+        await self._connection.execute(save, self._bank, through)
 
 
 class Store:
@@ -72,27 +79,31 @@ class Store:
                 f" but EMBED_MODEL gives {model} (revision {revision[:12]}, {dimension} dimensions)",
             )
 
-    async def start_over(self) -> None:
-        """Follows every bank from its beginning again."""
-        await self.database.fetch("start_over")
+    async def start_over(self, kind: str) -> None:
+        """Follows the terms or the vectors of every bank from its beginning again."""
+        await self.database.fetch(f"{kind}_start_over")
 
-    async def behind(self) -> list[str]:
-        """Banks with changes that were not followed yet."""
-        return [row["bank"] for row in await self.database.fetch("behind")]
+    async def behind(self, kind: str) -> list[str]:
+        """Banks with changes whose terms, or whose vectors, were not followed yet."""
+        return [row["bank"] for row in await self.database.fetch(f"{kind}_behind")]
+
+    async def covered(self, bank: str) -> bool:
+        """Whether all that has a vector in this bank can be found by its terms."""
+        return bool(await self.database.value("covered", bank))
 
     @contextlib.asynccontextmanager
-    async def claim(self, bank: str) -> AsyncIterator[Claim | None]:
+    async def claim(self, kind: str, bank: str) -> AsyncIterator[Claim | None]:
         """The bank for this process alone, or None where it is not behind or another has it.
 
         Each statement within sees what is committed by then, so a memory can be looked at again.
         """
-        await self.database.fetch("make_cursor", bank)
+        await self.database.fetch(f"{kind}_make_cursor", bank)
         async with (
             self.database.connection() as connection,
             connection.transaction(isolation="read_committed"),
         ):
-            row = await connection.fetchrow(self.database.sql("claim"), bank)
-            yield None if row is None else Claim(self, connection, bank, row["seq"], row["head"])
+            row = await connection.fetchrow(self.database.sql(f"{kind}_claim"), bank)
+            yield None if row is None else Claim(self, kind, connection, bank, row["seq"], row["head"])
 
     async def erase(self, erasure_id: str, bank: str, destroy: Callable[[], Awaitable[Sequence[str]]]) -> int:
         """Runs `destroy`, which gives the ids it purged, while no process follows the bank.
@@ -100,8 +111,9 @@ class Store:
         Counts those ids that this erasure had not purged before; the call's audit row is written when there are any.
         """
         async with self.database.transaction() as tx:
-            await tx.fetch("make_cursor", bank)
-            await tx.fetch("hold", bank)
+            for kind in (TERMS, VECTORS):
+                await tx.fetch(f"{kind}_make_cursor", bank)
+                await tx.fetch(f"{kind}_hold", bank)
             fresh = await tx.fetch("note_purged", erasure_id, await destroy())
             tx.changed(bank, len(fresh))
         return len(fresh)

@@ -14,6 +14,7 @@ from teamlore.compliance.v1 import compliance_pb2, compliance_pb2_grpc
 from teamlore.index.v1 import index_pb2, index_pb2_grpc
 from teamlore.sync.v1 import sync_pb2
 
+from services.index import term_points
 from services.index.vectors import COLLECTION, point_id
 from tests.integration.conftest import RunningStack
 from tests.integration.test_walking_slice import reason_of, record
@@ -179,6 +180,8 @@ async def test_an_erased_memory_leaves_no_byte_of_its_vector(stack: RunningStack
     assert set(point.payload or {}) == {"id", "bank", "lane", "derivation", "whole"}
     (other,) = await client.retrieve(COLLECTION, [point_id(bank, kept.id)], with_vectors=True)
     needle, control = vector_bytes(point.vector), vector_bytes(other.vector)
+    (terms,) = await client.retrieve(term_points.COLLECTION, [point_id(bank, sent.id)], with_payload=True)
+    assert set(terms.payload or {}) == {"id", "bank"}
     folder = stack.data / "vectors"
     assert files_hold(folder, needle) and files_hold(folder, control)
     erasure = await forget(stack, who, bank, sent.id, erase=True)
@@ -188,6 +191,8 @@ async def test_an_erased_memory_leaves_no_byte_of_its_vector(stack: RunningStack
         internal = stack.credential(stack.facts.tokens["sync"])
         assert (await stub.EraseObjects(request, metadata=internal)).erased_count <= 1
         assert not files_hold(folder, needle)
+        assert not await client.retrieve(term_points.COLLECTION, [point_id(bank, sent.id)])
+        assert len(await client.retrieve(term_points.COLLECTION, [point_id(bank, kept.id)])) == 1
         assert (await stub.EraseObjects(request, metadata=internal)).erased_count == 0
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.EraseObjects(request, metadata=who)

@@ -73,21 +73,15 @@ class Collections:
         self._shards = shards
 
     async def create(self, request: wire.CreateCollection) -> Message:
-        """Make a collection: one unnamed dense vector, and sparse ones by name."""
+        """Make a collection: one unnamed dense vector, sparse ones by name, or both."""
         only(request, "collection_name", "vectors_config", "sparse_vectors_config", "metadata", *_TUNING)
-        only(request.vectors_config, "params")
-        params = request.vectors_config.params
-        only(params, "size", "distance", "hnsw_config", "on_disk", "memory", "datatype")
-        if params.HasField("datatype") and params.datatype != wire.Datatype.Float32:
-            raise Unsupported("the vector engine stores float32 vectors only")
-        if params.distance == wire.Distance.UnknownDistance:
-            raise Invalid("the distance of the dense vector is missing")
+        size, distance = _dense(request.vectors_config)
         for sparse in request.sparse_vectors_config.map.values():
             only(sparse)
         names = tuple(sorted(request.sparse_vectors_config.map))
         if "" in names:
             raise Invalid("a sparse vector needs a name")
-        spec = Spec(params.size, wire.Distance.Name(params.distance), names, from_payload(request.metadata))
+        spec = Spec(size, distance, names, from_payload(request.metadata))
         await self._shards.create(request.collection_name, spec)
         return wire.CollectionOperationResponse(result=True)
 
@@ -114,13 +108,16 @@ class Collections:
         shard = self._shards.get(request.collection_name)
         info = await shard.read(lambda one: one.info())
         spec = shard.spec
-        dense = wire.VectorParams(size=spec.size, distance=wire.Distance.Value(spec.distance))
+        dense = None
+        if spec.size:
+            params = wire.VectorParams(size=spec.size, distance=wire.Distance.Value(spec.distance))
+            dense = wire.VectorsConfig(params=params)
         sparse = wire.SparseVectorConfig(map={name: wire.SparseVectorParams() for name in spec.sparse})
-        params = wire.CollectionParams(
+        stored = wire.CollectionParams(
             shard_number=1,
             replication_factor=1,
             write_consistency_factor=1,
-            vectors_config=wire.VectorsConfig(params=dense),
+            vectors_config=dense,
             sparse_vectors_config=sparse if spec.sparse else None,
         )
         schema = {
@@ -135,7 +132,7 @@ class Collections:
             indexed_vectors_count=info.indexed_vectors_count,
             payload_schema=schema,
             config=wire.CollectionConfig(
-                params=params,
+                params=stored,
                 hnsw_config=wire.HnswConfigDiff(m=0, ef_construct=4, full_scan_threshold=10),
                 optimizer_config=wire.OptimizersConfigDiff(
                     deleted_threshold=1e-9, vacuum_min_vector_number=1, default_segment_number=1
@@ -145,6 +142,23 @@ class Collections:
             ),
         )
         return wire.GetCollectionInfoResponse(result=result)
+
+
+def _dense(config: wire.VectorsConfig) -> tuple[int, str]:
+    """Length and distance of the dense vector; 0 and nothing when there is none. Raises Invalid and Unsupported."""
+    only(config, "params", "params_map")
+    only(config.params_map)
+    if not config.HasField("params"):
+        return 0, ""
+    params = config.params
+    only(params, "size", "distance", "hnsw_config", "on_disk", "memory", "datatype")
+    if params.HasField("datatype") and params.datatype != wire.Datatype.Float32:
+        raise Unsupported("the vector engine stores float32 vectors only")
+    if params.distance == wire.Distance.UnknownDistance:
+        raise Invalid("the distance of the dense vector is missing")
+    if not params.size:
+        raise Invalid("a dense vector has 1 to 65536 dimensions")
+    return params.size, wire.Distance.Name(params.distance)
 
 
 class Points:

@@ -86,9 +86,9 @@ class Spec:
     """What a collection stores. Written beside the shard when it is made; never changes."""
 
     size: int
-    """Length of the dense vector."""
+    """Length of the dense vector; 0 for a collection that has none."""
     distance: str
-    """How dense vectors compare: Cosine, Dot, Euclid or Manhattan."""
+    """How dense vectors compare: Cosine, Dot, Euclid or Manhattan; empty where there are none."""
     sparse: tuple[str, ...] = ()
     """Names of the sparse vectors."""
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -96,8 +96,11 @@ class Spec:
 
     def config(self) -> edge.EdgeConfig:
         """The engine's options: no log; rewrite after the first deleted vector; exact search, no graph."""
+        dense = {}
+        if self.size:
+            dense = {DENSE: edge.EdgeVectorParams(size=self.size, distance=_DISTANCES[self.distance])}
         return edge.EdgeConfig(
-            vectors={DENSE: edge.EdgeVectorParams(size=self.size, distance=_DISTANCES[self.distance])},
+            vectors=dense,
             sparse_vectors={name: edge.EdgeSparseVectorParams() for name in self.sparse},
             wal_enabled=False,
             optimizers=edge.EdgeOptimizersConfig(
@@ -272,7 +275,9 @@ class Shards:
         """Make a collection, with its tenant index on the field `bank`. Raises Invalid and Taken."""
         if not _NAME.fullmatch(name):
             raise Invalid("a collection is named by 1 to 64 letters, digits, '_', '.' and '-'")
-        if not 1 <= spec.size <= 65536:
+        if not (spec.size or spec.sparse):
+            raise Invalid("a collection stores a dense vector, sparse ones, or both")
+        if spec.size > 65536:
             raise Invalid("a dense vector has 1 to 65536 dimensions")
         async with self._changing:
             if name in self._shards:

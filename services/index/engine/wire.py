@@ -163,7 +163,7 @@ def _vector(message: wire.Vector, name: str, spec: Spec) -> list[float] | edge.S
     only(message, "data", "dense", "sparse")
     if message.HasField("sparse"):
         return _sparse(message.sparse, name, spec)
-    if name != DENSE:
+    if name != DENSE or not spec.size:
         raise Invalid(f"the collection has no dense vector {name!r}")
     return _dense(message.dense.data if message.HasField("dense") else message.data, spec)
 
@@ -192,7 +192,7 @@ def edge_query(message: wire.QueryPoints, spec: Spec) -> edge.QueryRequest:
     only(message.query.nearest, "dense", "sparse")
     nearest: list[float] | edge.SparseVector
     match message.query.nearest.WhichOneof("variant"):
-        case "dense" if message.using == DENSE:
+        case "dense" if message.using == DENSE and spec.size:
             nearest = _dense(message.query.nearest.dense.data, spec)
         case "dense":
             raise Invalid(f"the collection has no dense vector {message.using!r}")

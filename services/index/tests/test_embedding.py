@@ -132,3 +132,24 @@ async def test_a_query_is_answered_while_a_hundred_long_texts_are_worked_off() -
     finally:
         push.cancel()
         embedding.close()
+
+
+async def test_while_pushes_are_checked_the_follower_gets_a_piece_a_turn_and_then_the_rest(
+    embedding: Embedding, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.index.embedding.TURN_SECONDS", 1000.0)
+    monkeypatch.setattr("services.index.embedding.QUIET_SECONDS", 0.01)
+    model.go.release(1000)
+    pieces = [f"text {number:02}" for number in range(3 * PIECE_TEXTS)]
+    with embedding.checking():
+        followed = await begun(embedding, pieces, Urgency.FOLLOW)
+        await embedding.embed(["a check"], Urgency.CHECK)
+        await embedding.embed(["a query"], Urgency.QUERY)
+        await asyncio.sleep(0.05)
+        assert model.runs == [pieces[:PIECE_TEXTS], ["a check"], ["a query"]]
+        monkeypatch.setattr("services.index.embedding.TURN_SECONDS", 0.01)
+        while len(model.runs) == 3:
+            await asyncio.sleep(0.01)
+        monkeypatch.setattr("services.index.embedding.TURN_SECONDS", 1000.0)
+        assert not followed.done()
+    assert len(await followed) == len(pieces)

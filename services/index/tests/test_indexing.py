@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 from services.index.embedding import Urgency
-from services.index.following import Change, InFlight, Seen
-from services.index.indexing import Follower, erase
+from services.index.flight import InFlight
+from services.index.following import Change, Seen
+from services.index.indexing import Follower, TermWork, VectorWork, erase
+from services.index.terms import TermKeys
 
 BANK = "project:order"
+KEYS = TermKeys(b"k" * 32)
 
 
 class Parts:
@@ -30,7 +33,7 @@ class Parts:
         self.log.append((what, *more))
 
     @contextlib.asynccontextmanager
-    async def claim(self, bank: str) -> AsyncIterator["Parts"]:
+    async def claim(self, kind: str, bank: str) -> AsyncIterator["Parts"]:
         yield self
 
     async def page(self, limit: int) -> tuple[tuple[Change, ...], int, bool]:
@@ -54,8 +57,9 @@ class Parts:
         return self.points & set(ids)
 
     async def put(self, bank: str, points: Sequence[Any]) -> None:
-        self._note("put", sorted(point.id for point in points))
-        self.points |= {point.id for point in points}
+        ids = {point[0] if isinstance(point, tuple) else point.id for point in points}
+        self._note("put", sorted(ids))
+        self.points |= ids
 
     async def delete(self, bank: str, ids: Sequence[str], *, wait: bool) -> None:
         self._note("delete", list(ids), wait)
@@ -69,7 +73,11 @@ class Parts:
 
 
 def follower(parts: Any, in_flight: InFlight | None = None) -> Follower:
-    return Follower(parts, parts, parts, in_flight or InFlight(), 3)
+    return Follower(parts, VectorWork(parts, parts, parts, in_flight or InFlight(), 3))
+
+
+def ahead(parts: Any, in_flight: InFlight, hinted: list[str]) -> Follower:
+    return Follower(parts, TermWork(parts, parts, in_flight, KEYS), hinted.append)
 
 
 def change(name: str, seq: int = 1) -> Change:
@@ -97,7 +105,7 @@ async def test_whatever_fails_saves_no_cursor_and_is_done_again(failing: str) ->
 
 async def test_a_text_that_was_just_checked_is_not_embedded_twice_and_then_let_go() -> None:
     parts, in_flight = Parts([change("a"), change("b", 2)], live_later={"a", "b"}), InFlight()
-    in_flight.put(BANK, "a", "text of a", Seen(np.ones(3, dtype=np.float32), True))
+    in_flight.put(BANK, "a", "text of a", {}, Seen(np.ones(3, dtype=np.float32), True))
     await follower(parts, in_flight).follow(BANK)
     assert parts.log[0] == ("embed", ["text of b"]) and len(in_flight) == 0
 
@@ -105,8 +113,8 @@ async def test_a_text_that_was_just_checked_is_not_embedded_twice_and_then_let_g
 async def test_an_erasure_waits_for_the_bank_then_for_the_files_and_spares_the_living() -> None:
     parts: Any = Parts([change("a")], live_later={"alive"})
     parts.points = {"a", "alive"}
-    assert await erase(parts, parts, InFlight(), "erasure", BANK, ["a", "b", "alive"]) == 2
-    assert parts.log[0] == ("hold",) and parts.log[-1] == ("delete", ["a", "b"], True)
+    assert await erase(parts, (parts, parts), InFlight(), "erasure", BANK, ["a", "b", "alive"]) == 2
+    assert parts.log[0] == ("hold",) and parts.log[2:] == [("delete", ["a", "b"], True)] * 2
     assert parts.points == {"alive"}
 
 
@@ -115,3 +123,26 @@ async def test_a_big_page_is_worked_off_in_turns(monkeypatch: pytest.MonkeyPatch
     parts = Parts([change(name, seq) for seq, name in enumerate("abcdef", 1)], live_later=set("abcdef"))
     assert await follower(parts).follow(BANK)
     assert parts.points == {"a", "b", "c"} and parts.log[-1] == ("save", 3)
+
+
+async def test_terms_ask_no_model_keep_the_same_order_and_tell_the_vectors() -> None:
+    parts, in_flight, hinted = (
+        Parts([change("a"), change("gone", 2)], live_later={"a"}),
+        InFlight(),
+        list[str](),
+    )
+    terms = KEYS.of(BANK, "text of a")
+    in_flight.put(BANK, "a", "text of a", terms)
+    assert not await ahead(parts, in_flight, hinted).follow(BANK)
+    assert parts.log == [("put", ["a", "gone"]), ("live",), ("delete", ["gone"], False), ("save", 2)]
+    assert in_flight.alike(BANK, terms, 0.9) == [] and hinted == [BANK]
+
+
+@pytest.mark.parametrize("failing", ["put", "live", "delete"])
+async def test_terms_that_fail_stay_in_flight_and_tell_nobody(failing: str) -> None:
+    parts, in_flight, hinted = Parts([change("a")], live_later={"a"}), InFlight(), list[str]()
+    terms, parts.failing = KEYS.of(BANK, "text of a"), failing
+    in_flight.put(BANK, "a", "text of a", terms)
+    with pytest.raises(OSError, match=failing):
+        await ahead(parts, in_flight, hinted).follow(BANK)
+    assert len(in_flight.alike(BANK, terms, 0.9)) == 1 and not hinted

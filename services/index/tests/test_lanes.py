@@ -13,7 +13,7 @@ from kit.database import Database
 from kit.sealing import Allocator, KeyStore, seal
 from services.index.embedding import Urgency
 from services.index.finding import Finder
-from services.index.following import InFlight, Seen
+from services.index.following import Seen
 from services.index.store import QUERIES, Store
 from services.index.tests.test_engine import Engine
 from services.index.vectors import Point, Vectors
@@ -52,7 +52,7 @@ async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
     database = await Database.connect(database_url, "index", QUERIES)
     keys, vectors = KeyStore(tmp_path / "k.db", make=True), Vectors(f"http://127.0.0.1:{engine.port}")
     bench = Bench(
-        Finder(Store(database, keys), vectors, Embedding(), InFlight()),  # type: ignore[arg-type]
+        Finder(Store(database, keys), vectors, Embedding()),  # type: ignore[arg-type]
         vectors,
         database_url,
     )
