@@ -223,7 +223,7 @@ class Run:
         path = plan.write()
 
         def spawn(*words: str) -> "subprocess.Popen[bytes]":
-            log = (self.folder / f"{words[-1].replace(':', '-')}.log").open("ab")
+            log = (self.folder / f"{words[-1]}.log").open("ab")
             python = f"{ROOT}:{ROOT / 'gen' / 'python'}"
             with log:
                 return subprocess.Popen(
@@ -233,7 +233,7 @@ class Run:
 
         work = "tests.robustness.work"
         self.workers += [spawn(work, "writer", str(path), f"writer{n}") for n in range(WRITERS)]
-        self.workers += [spawn("tests.robustness.laptops", str(path), name, self.shared) for name in LAPTOPS]
+        self.workers += [spawn("tests.robustness.laptops", str(path), self.shared, name) for name in LAPTOPS]
         for number in range(WATCHERS):
             watcher = Watched(lambda n=number: spawn(work, "watcher", str(path), f"watcher{n}"))  # type: ignore[misc]
             watcher.again()

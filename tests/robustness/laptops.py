@@ -1,4 +1,4 @@
-"""Laptops as processes: `python -m tests.robustness.laptops PLAN NAME` works as one person does with the real command.
+"""Laptops as processes: `python -m tests.robustness.laptops PLAN BANK NAME` works as one person does with the real command.
 
 Each has a home and a clone of its own. Its clock is stepped at random, and its syncs are killed in the middle.
 """
@@ -199,6 +199,6 @@ class Person:
 
 
 if __name__ == "__main__":
-    _plan, _name = Plan.read(sys.argv[1]), sys.argv[2]
+    _plan, _bank, _name = Plan.read(sys.argv[1]), sys.argv[2], sys.argv[3]
     _laptop = Laptop(Path(_plan.folder) / "laptops" / _name)
-    Person(_plan, _name, _laptop, sys.argv[3]).work()
+    Person(_plan, _name, _laptop, _bank).work()
