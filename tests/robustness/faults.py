@@ -15,7 +15,7 @@ from pathlib import Path
 import asyncpg
 from teamlore.sync.v1 import sync_pb2
 
-from kit.errors import LOST
+from kit.errors import LOST, Refusal
 from kit.sealing import KeyStore, Slot, seal
 from stack.health import grpc_serving
 from tests.integration.conftest import RunningStack
@@ -31,7 +31,7 @@ BACKENDS = (
 
 
 class Unreachable(Exception):
-    """Postgres was away when a fault was to be done in it."""
+    """What a fault was to be done to is away, by another fault."""
 
 
 @dataclass
@@ -161,7 +161,10 @@ class Faults:
             keys = KeyStore(self.stack.data / "keys" / "keystore.db")
             try:
                 await database.execute("begin")
-                stored = await put(database, keys, bank, memory_id)
+                try:
+                    stored = await put(database, keys, bank, memory_id)
+                except Refusal:  # a process that is stopped just now holds the key store's lock
+                    raise Unreachable from None
                 await asyncio.sleep(self.random.uniform(0.5, 4))
                 if stored and commit:
                     self.told.setdefault(bank, Acknowledged()).maybe.append(memory_id)
