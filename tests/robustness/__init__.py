@@ -12,4 +12,6 @@ What a run finds becomes a test by its own name, which needs no luck to fail:
   `test_held_commit.py::test_a_stopped_process_that_holds_a_head_is_ended`
 * a restored database held what was erased since its backup, and no reader got past it:
   `test_restore.py::test_three_laptops_survive_a_backup_that_is_older_than_they_are`
+* while a thousand erasures waited for their vectors to be purged, the keys of later ones stood:
+  `services/compliance/tests/test_runner.py::test_no_key_waits_for_what_another_erasure_has_to_purge`
 """

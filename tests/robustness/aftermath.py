@@ -19,7 +19,7 @@ OPEN = (
 
 
 async def settled(database_url: str, patience: float = 120) -> list[str]:
-    """Waits until every erasure is through all its stages; says which are not."""
+    """Waits until every erasure is through all its stages, as long as they get fewer; says which are not."""
     deadline, left = time.monotonic() + patience, ["the database was never reached"]
     while time.monotonic() < deadline:
         try:
@@ -30,6 +30,8 @@ async def settled(database_url: str, patience: float = 120) -> list[str]:
                 await database.close()
             if not rows:
                 return []
+            if len(rows) != len(left):
+                deadline = time.monotonic() + patience
             left = [
                 f"{r['erasure_id']} of {r['bank']}: {r['state']}, next {STAGES[r['state']].to_state},"
                 f" {r['keys']} keys stand"
