@@ -4,10 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help run demo test lint protos promises robustness bench-quick bench-near bench-watchers bench-catch-up bench-trim bench-identity test-embedders clean
+.PHONY: help run demo test lint protos promises robustness robustness-sabotage bench-quick bench-near bench-watchers bench-catch-up bench-trim bench-identity test-embedders clean
 
 help: ## list the commands
-	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-20s %s\n", $$1, $$2}'
 
 $(VENV)/runtime: requirements/runtime.txt pyproject.toml gen/python/pyproject.toml embedder/pyproject.toml clients/python/pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "python3 needs its venv module: apt-get install python3-venv" >&2; exit 1; }
@@ -62,8 +62,12 @@ bench-near: $(VENV)/dev ## measure push with the near-duplicate check and what i
 bench-identity: $(VENV)/dev ## measure revocation, token exchange and whether a look-up's time tells; adds to bench/results.json
 	@$(BIN)/python -m bench.identity
 
-robustness: $(VENV)/dev ## kill -9 and the head race, long: minutes where `make test` takes seconds
-	@KILL_SECONDS=40 RACE_SECONDS=$${RACE_SECONDS:-10} $(BIN)/python -m pytest tests/robustness services/sync/tests/test_guard.py
+robustness: $(VENV)/dev ## writers, watchers and laptops under random faults; MINUTES=30, SEED and REPORT may be set
+	@$(BIN)/python -m tests.robustness
+	@HELD_SECONDS=60 RACE_SECONDS=30 $(BIN)/python -m pytest -o timeout=600 tests/robustness/test_held_commit.py tests/robustness/test_restore.py tests/robustness/test_full_disk.py services/sync/tests/test_guard.py
+
+robustness-sabotage: $(VENV)/dev ## take one guard away after the other and see that the harness notices
+	@$(BIN)/python -m tests.robustness.sabotage $(NAMES)
 
 promises: $(VENV)/dev ## run the tests of docs/promises.md; P="1 4" runs only those
 	@$(BIN)/python tests/promises.py $(P)

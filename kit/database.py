@@ -14,6 +14,7 @@ from kit import audit
 from kit.errors import LOST
 
 Record = asyncpg.Record
+PATIENCE, STATEMENT_SECONDS = 10.0, 60
 _RECORD = "select compliance.record_call($1, $2, $3, $4, $5, $6)"
 
 
@@ -72,17 +73,30 @@ class Database:
         self._queries = queries
 
     @classmethod
-    async def connect(cls, dsn: str, service: str, queries: Path, size: int = 10) -> "Database":
-        """Opens a pool as role `teamlore_<service>`. Raises OSError or asyncpg errors when it cannot."""
+    async def connect(
+        cls, dsn: str, service: str, queries: Path, size: int = 10, patience: float = PATIENCE
+    ) -> "Database":
+        """Opens a pool as role `teamlore_<service>`. Raises OSError or asyncpg errors when it cannot.
+
+        A transaction that does nothing for `patience` seconds is ended by the server, and with it all that others wait
+        for; so is a statement that waits as long for a lock.
+        """
         try:
             pool = await asyncpg.create_pool(
                 dsn,
                 min_size=1,
                 max_size=size,
                 timeout=10,
-                command_timeout=60,
+                command_timeout=STATEMENT_SECONDS,
                 connection_class=_Connection,
-                server_settings={"role": f"teamlore_{service}", "application_name": f"teamlore-{service}"},
+                server_settings={
+                    "role": f"teamlore_{service}",
+                    "application_name": f"teamlore-{service}",
+                    # By the server, which also ends what a stopped process or a lost machine has left open.
+                    "idle_in_transaction_session_timeout": f"{int(patience * 1000)}",
+                    "lock_timeout": f"{int(patience * 1000)}",
+                    "statement_timeout": f"{STATEMENT_SECONDS * 1000}",
+                },
             )
         except (OSError, ValueError, asyncpg.InterfaceError) as error:
             why = str(error) or type(error).__name__

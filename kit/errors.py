@@ -160,7 +160,7 @@ def from_driver(error: BaseException) -> Refusal | None:
                 "INVALID_SCOPE",
                 "the bank id names no layer: use project:, space:, client:, private:, system:",
             )
-        if state[:2] in ("08", "53", "57", "40") or state in ("55P03", "25006"):
+        if state[:2] in ("08", "53", "57", "40") or state in ("55P03", "25006", "25P03"):
             return Refusal(
                 "DEPENDENCY_UNAVAILABLE", "the database cannot serve the call now", retry_after=0.5
             )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kit.access_state import AccessState
 from kit.config import DATABASE_URL, LISTEN, TARGET, setting
-from kit.database import Database
+from kit.database import PATIENCE, Database
 from kit.dialing import AuthClient
 from kit.identity import Authenticator
 from kit.key_cache import KeyCache
@@ -33,6 +33,10 @@ class Settings:
     """An address's budget of calls of each method without a good credential; behind a proxy all are one address."""
     streams_per_principal: int = setting("TEAMLORE_STREAMS_PER_PRINCIPAL", 200, minimum=1, maximum=100_000)
     """Streams that a principal may hold open, in each process."""
+    transaction_seconds: float = setting(
+        "TEAMLORE_TRANSACTION_SECONDS", PATIENCE, minimum=0.1, maximum=300
+    )
+    """How long a transaction may do nothing, or a statement wait for another's lock."""
     key_refresh: float = setting("TEAMLORE_KEY_REFRESH_SECONDS", 30.0, minimum=0.05, maximum=3600)
     """How often the signing keys' public halves are read, the same for all services."""
 
@@ -72,7 +76,9 @@ class Foundation:
     ) -> AsyncIterator["Foundation"]:
         """Opens the key store and the database in the service's role, and follows the access state."""
         async with contextlib.AsyncExitStack() as ends:
-            database = await Database.connect(settings.database_url, service, queries, connections)
+            database = await Database.connect(
+                settings.database_url, service, queries, connections, settings.transaction_seconds
+            )
             ends.push_async_callback(database.close)
             keys = await open_key_store(database, settings.keystore, service)
             ends.callback(keys.close)

@@ -12,18 +12,23 @@ from pathlib import Path
 from kit import audit
 from kit.database import Database, Transaction
 from kit.errors import Refusal
+from kit.ledger import Ledger
 from kit.sealing import KeyStore
 
 _LOCK = "select pg_advisory_xact_lock(7214533)"
 _KNOWN = "select id from memory.key_store"
 _BIND = "select memory.bind_key_store($1)"
 _FRESH = "select memory.never_had_a_key_store()"
+_NOT_OLDER = "select memory.is_not_older($1, $2)"
 _NEEDS_ANY = "select memory.needs_key_pages()"
 _NEEDS = "select memory.needs_key_pages($1)"
 
 
-async def open_key_store(database: Database, path: str, service: str) -> KeyStore:
+async def open_key_store(database: Database, path: str, service: str, *, restored: bool = False) -> KeyStore:
     """The key store of this database. Raises Refusal KEYSTORE_UNAVAILABLE, in one line that says what to do.
+
+    A database that lacks erasures of its key store was restored, and what was erased stands in it again: nobody opens
+    it but the command that applies them, which says `restored`.
 
     A file is made only where the database never had a key store. Of services that start at once on a fresh deployment
     one makes it, and the others wait for it.
@@ -35,6 +40,8 @@ async def open_key_store(database: Database, path: str, service: str) -> KeyStor
         store = await asyncio.to_thread(KeyStore, place)
         with _closed_on_error(store):
             if store.identity() == known:
+                if not restored:
+                    await _refuse_older(database, place)
                 return store
             if store.identity():
                 raise _refusal(place, "it is not the key store of this database: give the path of that one")
@@ -48,6 +55,22 @@ async def open_key_store(database: Database, path: str, service: str) -> KeyStor
 async def _known(database: Database) -> str:
     row = await database.execute_raw(_KNOWN)
     return str(row[0]) if row else ""
+
+
+async def _refuse_older(database: Database, place: Path) -> None:
+    newest, epoch = await asyncio.to_thread(_known_to_ledger, place)
+    row = await database.execute_raw(_NOT_OLDER, newest, epoch)
+    if not (row and row[0]):
+        raise _refusal(
+            place,
+            "this database is older than what was erased since: after a restore run"
+            " `python -m services.compliance.restored` first",
+        )
+
+
+def _known_to_ledger(place: Path) -> tuple[str, int]:
+    with contextlib.closing(Ledger(place)) as ledger:
+        return ledger.newest(), ledger.epoch()
 
 
 async def _bind(tx: Transaction, place: Path) -> KeyStore:

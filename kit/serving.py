@@ -45,6 +45,10 @@ OPTIONS = (
     # taken up at once and refused in words beyond the budgets.
     ("grpc.server.max_pending_requests", 1_000_000),
     ("grpc.server.max_pending_requests_hard_limit", 1_000_000),
+    # What a stream may send ahead of its handler. Left to itself gRPC widens this by what the line carries, up to 16 MiB
+    # that nobody has read, of each of 2,000 streams.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 20),
 )
 _WORDS = {number: name.removeprefix("PERMISSION_").lower() for name, number in access_pb2.Permission.items()}
 BankOf = Callable[[str], Awaitable[str | None]]

@@ -1,5 +1,6 @@
 """The one way to the database: no change without its audit row, and nothing left behind on a connection."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,10 +9,15 @@ import pytest
 
 from kit import audit
 from kit.database import Database, UnauditedChange
+from kit.errors import LOST, from_driver
 
 QUERIES = """-- name: change
 -- Changes something, and writes the audit row.
 select compliance.record_call($2, $3, $4, $5, 'project:a', $1)
+
+-- name: lock
+-- Takes a lock that one transaction holds at a time.
+select pg_advisory_xact_lock(4711)
 """
 
 
@@ -46,3 +52,40 @@ async def test_what_a_connection_was_left_with_does_not_stay(database: Database)
         assert not connection.is_in_transaction()
         assert await connection.fetchval("select txid_current()") != first
         assert await connection.fetchval("select current_user") == "teamlore_sync"
+
+
+async def test_who_holds_a_lock_and_does_nothing_is_ended_and_told_so(database_url: str, tmp_path: Path) -> None:
+    path = tmp_path / "queries.sql"
+    path.write_text(QUERIES)
+    holder = await Database.connect(database_url, "sync", path, size=1, patience=0.4)
+    other = await Database.connect(database_url, "sync", path, size=1, patience=60)
+    through = False
+    with audit.calling(audit.CallContext("memory.push", "user:alice", "t-1")):
+        with pytest.raises(LOST) as caught:
+            async with holder.transaction() as held:
+                await held.value("lock")
+                async with asyncio.timeout(20), other.transaction() as waiting:
+                    await waiting.value("lock")
+                    through = True
+                held.changed("project:a", 1)
+    refusal = from_driver(caught.value)
+    assert through and refusal is not None and refusal.reason == "DEPENDENCY_UNAVAILABLE"
+    await holder.fetch("lock")  # on a new connection
+    await holder.close()
+    await other.close()
+
+
+async def test_who_waits_for_a_lock_that_is_not_given_up_is_told_to_come_again(
+    database_url: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "queries.sql"
+    path.write_text(QUERIES)
+    database = await Database.connect(database_url, "sync", path, size=1, patience=0.3)
+    session = await asyncpg.connect(database_url)
+    await session.execute("select pg_advisory_lock(4711)")
+    with pytest.raises(asyncpg.PostgresError) as caught:
+        await database.fetch("lock")
+    refusal = from_driver(caught.value)
+    assert refusal is not None and refusal.reason == "DEPENDENCY_UNAVAILABLE" and refusal.retry_after
+    await session.close()
+    await database.close()

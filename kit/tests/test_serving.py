@@ -740,7 +740,7 @@ async def test_a_stream_is_read_no_faster_than_it_is_served(served: Served) -> N
 
     sending = asyncio.create_task(send())
     await asyncio.sleep(1)
-    # A megabyte a message: what is not read stays with who sends it.
-    assert sent < 40 and len(served.push.calls) == 1
+    # A megabyte a message: one with the handler, one in the server's window of 1 MiB, and what sockets hold.
+    assert sent <= 4 and len(served.push.calls) == 1
     sending.cancel()
     call.cancel()

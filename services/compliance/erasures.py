@@ -208,22 +208,30 @@ class Runner:
             await asyncio.sleep(PASS_SECONDS)
 
     async def pass_once(self) -> None:
-        """Moves each open erasure that is due as far as it goes. Raises what the store raises when it cannot list."""
+        """Moves each open erasure that is due as far as it goes, for some seconds; those that came meanwhile have their keys
+        destroyed by the next pass. Raises what the store raises when it cannot list."""
         pending = await self._store.open_erasures()
         ids = {item.erasure_id for item in pending}
         self._waits = {key: wait for key, wait in self._waits.items() if key in ids}
         # Who could not be reached is not asked again in this pass, so that it holds up others for one call at most.
         down: set[str] = set()
-        for item in pending:
-            wait = self._waits.get(item.erasure_id)
-            if wait is None or wait.due <= time.monotonic():
-                await self._move(item, down)
-
-    async def _move(self, item: Open, down: set[str]) -> None:
-        while item.state != DONE:
-            stage = STAGES[item.state]
-            if stage.participant in down:
+        # Keys first: what is purged elsewhere may take a second each, and no text waits for that.
+        moved = [
+            await self._move(item, down, "keys_destroyed") if item.state == "hidden" else item for item in pending
+        ]
+        behind = time.monotonic() + LONGEST_WAIT
+        for item in moved:
+            if time.monotonic() > behind:
                 return
+            await self._move(item, down, DONE)
+
+    async def _move(self, item: Open, down: set[str], last: str) -> Open:
+        """Moves an erasure that is due on, up to the state `last`; gives it as it is then."""
+        while item.state != last:
+            wait = self._waits.get(item.erasure_id)
+            stage = STAGES[item.state]
+            if stage.participant in down or (wait is not None and wait.due > time.monotonic()):
+                return item
             try:
                 moved = await self._step(item, stage)
             except Exception as error:
@@ -232,9 +240,10 @@ class Runner:
                 moved = False
             if not moved:
                 self._put_off(item.erasure_id)
-                return
+                return item
             self._waits.pop(item.erasure_id, None)
             item = Open(item.erasure_id, item.bank, stage.to_state)
+        return item
 
     async def _step(self, item: Open, stage: Stage) -> bool:
         if item.state == "hidden":

@@ -7,9 +7,11 @@ from teamlore.compliance.v1 import compliance_pb2_grpc as grpc_
 from kit.config import TARGET, load_or_exit, setting
 from kit.foundation import Foundation, NeighbourSettings
 from kit.hints import Sender
+from kit.ledger import Ledger
 from kit.serving import Built, run
 from services.compliance.erasures import Runner
 from services.compliance.handlers import ComplianceHandlers
+from services.compliance.ledgering import Ledgered
 from services.compliance.neighbours import ParticipantClient
 from services.compliance.receipts import NO_INDEX, OUT_OF_SCOPE, Terms, open_signing_key
 from services.compliance.store import QUERIES, Store
@@ -37,12 +39,14 @@ async def build(config: Config, base: Foundation) -> Built:
     }
     for participant in participants.values():
         base.at_end(participant.close)
-    scope = OUT_OF_SCOPE if config.index_target else (*OUT_OF_SCOPE, NO_INDEX)
     hints = Sender(config.database_url)
     base.at_end(hints.stop)
     store = Store(base.database, hints.committed)
+    ledgered = Ledgered(store, Ledger(base.keys.path), participants["sync"])
+    base.at_end(ledgered.close)
+    scope = OUT_OF_SCOPE if config.index_target else (*OUT_OF_SCOPE, NO_INDEX)
     signer = open_signing_key(base.keys, await store.receipt_key())
-    runner = Runner(store, participants, signer, Terms(config.key_backup_days, scope))
+    runner = Runner(store, {**participants, "sync": ledgered}, signer, Terms(config.key_backup_days, scope))
     runner.start()
     base.at_end(runner.stop)
     sweep = Sweep(store, base.keys)

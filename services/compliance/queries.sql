@@ -82,3 +82,19 @@ select memory.finish_erasure($1, $2, $3, $4, $5)
 select page, exists (select from memory.key_pages k where k.key_page = page and k.used) as used
 from unnest($1::bigint[]) page
 where exists (select from memory.key_pages k where k.key_page = page)
+
+-- name: slots
+-- Where the keys of these memories of an erasure stand, or stood.
+select id, key_page, key_slot from memory.key_destructions where erasure_id = $1 and id = any ($2)
+
+-- name: epoch
+-- The epoch of this history.
+select epoch from memory.epochs
+
+-- name: begin_epoch
+-- Lets the history begin anew; no value where its epoch is as high already.
+select memory.begin_epoch($1)
+
+-- name: erase_again
+-- Applies an erasure of before the restore; no value where it is known.
+select memory.erase_again($1, $2, $3, $4, $5, $6)

@@ -169,6 +169,33 @@ class Store:
             tx.changed(pending.bank, int(done))
         return done
 
+    async def slots(self, erasure_id: str, memory_ids: Sequence[str]) -> Mapping[str, Slot]:
+        """Where the keys of an erasure's memories stand or stood, by memory id."""
+        rows = await self._database.fetch("slots", erasure_id, list(memory_ids))
+        return {row["id"]: Slot(row["key_page"], row["key_slot"]) for row in rows}
+
+    async def epoch(self) -> int:
+        """The epoch of this history."""
+        return int(await self._database.value("epoch"))
+
+    async def begin_epoch(self, epoch: int) -> bool:
+        """Lets the history begin anew; false where its epoch is as high already."""
+        async with self._database.transaction() as tx:
+            begun = bool(await tx.value("begin_epoch", epoch))
+            tx.changed("", int(begun))
+        return begun
+
+    async def erase_again(self, erasure_id: str, bank: str, slots: Mapping[str, Slot], officer: str) -> int:
+        """Applies an erasure of before to a restored database in one commit; counts its ids, 0 where it is known."""
+        places = list(slots.values())
+        pages, indices = [slot.page for slot in places], [slot.index for slot in places]
+        async with self._database.transaction() as tx:
+            count = int(
+                await tx.value("erase_again", erasure_id, bank, list(slots), pages, indices, officer) or 0
+            )
+            tx.changed(bank, count)
+        return count
+
     async def key_pages(self, pages: Sequence[int]) -> Mapping[int, bool]:
         """Those of these key pages that the database names, and whether anything still needs them."""
         return {row["page"]: row["used"] for row in await self._database.fetch("key_pages", pages)}

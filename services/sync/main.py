@@ -13,7 +13,7 @@ from kit.serving import Built, run
 from services.sync.handlers import ParticipantHandlers, SyncHandlers
 from services.sync.neighbours import IndexClient
 from services.sync.pushing import Pusher, Terms
-from services.sync.store import QUERIES, Store
+from services.sync.store import CONNECTIONS, QUERIES, Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,4 +61,4 @@ async def build(config: Config, base: Foundation) -> Built:
 
 
 if __name__ == "__main__":
-    run("sync", load_or_exit(Config), QUERIES, build, connections=20)
+    run("sync", load_or_exit(Config), QUERIES, build, connections=CONNECTIONS)

@@ -1,16 +1,22 @@
 """Sync's rows: schema `memory`, written only through its functions."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from kit.database import Database
 from kit.sealing import Slot
 from services.sync.pushing import Known, Policy, SealedDraft, StoredRow
 
 QUERIES = Path(__file__).with_name("queries.sql")
+CONNECTIONS = 20
+# Writers of one bank wait for each other at its head, each on a connection. Where somebody holds the head for long, they
+# must not take all connections from the other banks.
+WRITERS_A_BANK = 8
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,14 @@ class Store:
         self._database = database
         self._committed = committed
         self._quota = quota
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    def _turn(self, bank: str) -> asyncio.Semaphore:
+        """A turn to write into a bank; who waits for one holds no connection."""
+        turn = self._turns.get(bank)
+        if turn is None:
+            turn = self._turns[bank] = asyncio.Semaphore(WRITERS_A_BANK)
+        return turn
 
     async def policy(self, bank: str) -> Policy | None:
         """The bank's policy; None for a bank nobody has written to."""
@@ -97,11 +111,12 @@ class Store:
             [item.sealed for item in drafts],
             [item.retain_tag for item in drafts],
         )
-        if make_bank:
-            won = await self._put_into_new(bank, author, columns)
-        else:
-            # The bank stands, so one statement does it all: each round trip is one that others on the head wait for.
-            won = set(await self._database.audited_value("push", bank, author, *columns, self._quota))
+        async with self._turn(bank):
+            if make_bank:
+                won = await self._put_into_new(bank, author, columns)
+            else:
+                # The bank stands, so one statement does it all: each round trip is one that others on the head wait for.
+                won = set(await self._database.audited_value("push", bank, author, *columns, self._quota))
         if won:
             self._committed(bank)
         return won
@@ -121,7 +136,7 @@ class Store:
 
         `makes` is whom an absent bank is made for; without it, nothing happens in one.
         """
-        async with self._database.transaction() as tx:
+        async with self._turn(bank), self._database.transaction() as tx:
             if makes:
                 await tx.fetch("open_bank", bank, makes)
             row = await tx.row("forget", bank, list(ids))
@@ -134,7 +149,7 @@ class Store:
         self, bank: str, ids: Sequence[str], principal: str, erasure_id: str, makes: str = ""
     ) -> Erased:
         """Buries memories in one commit, and ids never seen; `makes` as in `forget`. Raises as `forget`."""
-        async with self._database.transaction() as tx:
+        async with self._turn(bank), self._database.transaction() as tx:
             if makes:
                 await tx.fetch("open_bank", bank, makes)
             row = await tx.row("erase", bank, list(ids), principal, erasure_id)
@@ -145,7 +160,7 @@ class Store:
 
     async def status(self, bank: str, memory_id: str, seen: int, change: StatusChange) -> Standing | None:
         """Changes a memory's standing where `seen` is its version; None for one that is not live in the bank."""
-        async with self._database.transaction() as tx:
+        async with self._turn(bank), self._database.transaction() as tx:
             row = await tx.row("status", bank, memory_id, seen, *astuple(change))
             if row is None:
                 return None

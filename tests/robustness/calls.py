@@ -5,47 +5,50 @@ import time
 from typing import Any
 
 import grpc
-from teamlore.feed.v1 import feed_pb2
-
-from tests.integration.conftest import RunningStack
+from teamlore.feed.v1 import feed_pb2, feed_pb2_grpc
 
 Metadata = tuple[tuple[str, str], ...]
 RETRYABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+PATIENCE = 120.0
 
 
-def own_connection(stack: RunningStack, name: str) -> grpc.aio.Channel:
+def own_connection(address: str) -> grpc.aio.Channel:
     """A channel that shares its TCP connection with no other, so that closing it cuts that one and no more."""
-    return grpc.aio.insecure_channel(stack.address(name), options=[("grpc.use_local_subchannel_pool", 1)])
+    # What a proxy or a killed service left must not make the next try wait long.
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 500)]
+    return grpc.aio.insecure_channel(address, options=options)
+
+
+def code_of(error: grpc.aio.AioRpcError) -> str:
+    """The name of a refusal's code."""
+    return str(error.code().name)
 
 
 async def until_done(call: Any, request: object, metadata: Metadata, wrong: list[str]) -> Any | None:
     """Repeats a call as a client would, only where it may be repeated; None, and a line in `wrong`, for a refusal."""
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         try:
             return await call(request, metadata=metadata, timeout=10)
         except grpc.aio.AioRpcError as error:
             if error.code() not in RETRYABLE:
-                wrong.append(f"{error.code().name}: {error.details()}")
+                wrong.append(f"{code_of(error)}: {error.details()}")
                 return None
             await asyncio.sleep(0.1)
-    wrong.append("no answer for 40 s")
+    wrong.append(f"UNANSWERED: no answer for {PATIENCE:g} s")
     return None
 
 
-async def mirror(stack: RunningStack, bank: str, metadata: Metadata) -> tuple[dict[str, int], set[str], int]:
+async def whole_feed(address: str, bank: str, metadata: Metadata) -> tuple[dict[str, int], set[str], int]:
     """Reads the whole feed: live id → seq, tombstones, and where it ends; ranges must join up."""
     live: dict[str, int] = {}
     gone: set[str] = set()
     cursor, reached = "", 0
-    async with stack.channel("feed") as channel:
-        stub: Any = stack.feed(channel)
+    async with own_connection(address) as channel:
+        stub: Any = feed_pb2_grpc.FeedServiceStub(channel)
         while True:
-            page = await stub.ListChanges(
-                feed_pb2.ListChangesRequest(bank=bank, cursor=cursor, limit=300),
-                metadata=metadata,
-                timeout=20,
-            )
+            request = feed_pb2.ListChangesRequest(bank=bank, cursor=cursor, limit=300)
+            page = await stub.ListChanges(request, metadata=metadata, timeout=20)
             assert page.after_seq == reached
             for change in page.changes:
                 if change.deleted:
@@ -57,3 +60,18 @@ async def mirror(stack: RunningStack, bank: str, metadata: Metadata) -> tuple[di
             reached, cursor = page.through_seq, page.next_cursor
             if not page.has_more:
                 return live, gone, reached
+
+
+async def live_texts(address: str, bank: str, metadata: Metadata) -> dict[str, str]:
+    """The server's own list of a bank: live id → text."""
+    texts: dict[str, str] = {}
+    token = ""
+    async with own_connection(address) as channel:
+        stub: Any = feed_pb2_grpc.FeedServiceStub(channel)
+        while True:
+            request = feed_pb2.ListLiveRequest(bank=bank, page_token=token)
+            page = await stub.ListLive(request, metadata=metadata, timeout=20)
+            texts |= {each.id: each.text for each in page.memories}
+            token = page.next_page_token
+            if not token:
+                return texts

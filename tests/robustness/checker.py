@@ -54,8 +54,14 @@ class Acknowledged:
     """The steps that writers were told are committed: each took one number. An erased id may have been hidden first."""
 
     stored: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    """Whose standing was changed: one more step of a live memory."""
     hidden: list[str] = field(default_factory=list)
     erased: list[str] = field(default_factory=list)
+    maybe: list[str] = field(default_factory=list)
+    """Steps that were asked for and never answered, or need not have been taken: each may have taken a number."""
+    maybe_dead: set[str] = field(default_factory=set)
+    """Ids that such a step may have buried."""
 
 
 class Fault(NamedTuple):
@@ -68,6 +74,7 @@ class Fault(NamedTuple):
 KINDS = (
     "out of order", "repeat", "outside its range", "ranges do not join", "bookmark early", "gap",
     "acknowledged write missing", "never written", "back from the dead", "not at the head", "digest unequal",
+    "later before earlier",
 )  # fmt: skip
 
 
@@ -138,25 +145,34 @@ def _apply(mirror: Mirror, batch: Batch, step: Step) -> list[Fault]:
 def _against_writers(acknowledged: Acknowledged, mirror: Mirror) -> list[Fault]:
     """Each acknowledged step has a number of its own; a number not seen is a step that a later one superseded."""
     faults = []
-    written = Counter(acknowledged.stored + acknowledged.hidden + acknowledged.erased)
-    dead = set(acknowledged.hidden) | set(acknowledged.erased)
+    told = acknowledged
+    written = Counter(told.stored + told.changed + told.hidden + told.erased)
+    maybe = Counter(told.maybe)
+    dead = set(told.hidden) | set(told.erased)
     superseded: list[int] = []
+    perhaps: list[int] = []
     for memory_id, count in written.items():
         seen = mirror.steps.get(memory_id, [])
-        if not seen or (memory_id in dead) == (memory_id in mirror.live):
-            what = "its deletion" if memory_id in mirror.live else "it"
+        lives = memory_id in mirror.live
+        if not seen or (lives if memory_id in dead else not lives and memory_id not in told.maybe_dead):
+            what = "its deletion" if lives else "it"
             faults.append(Fault("acknowledged write missing", f"{memory_id}: {what} never came"))
         else:
-            superseded += [max(seen)] * (count - len(set(seen)))
+            superseded += [max(seen)] * max(0, count - len(set(seen)))
     for memory_id, seqs in mirror.steps.items():
-        if len(set(seqs)) > written[memory_id]:
-            where = f"{memory_id}: {written[memory_id]} writes, {len(set(seqs))} steps"
+        most = written[memory_id] + maybe[memory_id]
+        if len(set(seqs)) > most:
+            where = f"{memory_id}: {most} writes, {len(set(seqs))} steps"
             faults.append(Fault("never written", where))
+        perhaps += [max(seqs)] * max(0, most - max(len(set(seqs)), written[memory_id]))
     # A number left out stands below the step that superseded it: from the top down, each needs one still to be had.
     superseded.sort()
+    perhaps.sort()
     for hole in sorted(set(range(1, mirror.reached + 1)) - mirror.seqs, reverse=True):
         if superseded and superseded[-1] > hole:
             superseded.pop()
+        elif perhaps and perhaps[-1] > hole:
+            perhaps.pop()
         else:
             faults.append(Fault("gap", f"{hole} was passed over and nothing superseded it"))
     if superseded:
@@ -177,3 +193,31 @@ def _against_server(mirror: Mirror, digest: Digest) -> list[Fault]:
         )
         return [Fault("digest unequal", where)]
     return []
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An acknowledged store: when it was asked for and when it was told, on one clock."""
+
+    id: str
+    start: float
+    end: float
+
+
+def in_order_of_commit(stored: Sequence[Stored], mirror: Mirror) -> list[Fault]:
+    """What was told before another was even asked for has the lower number, as far as both were seen."""
+    numbered = [
+        (each, mirror.live[each.id])
+        for each in stored
+        if mirror.steps.get(each.id) == [mirror.live.get(each.id)]
+    ]
+    told = sorted(numbered, key=lambda pair: pair[0].end)
+    faults, highest, at = [], 0, 0
+    for each, seq in sorted(numbered, key=lambda pair: pair[0].start):
+        while at < len(told) and told[at][0].end < each.start:
+            highest = max(highest, told[at][1])
+            at += 1
+        if seq < highest:
+            where = f"{each.id} has {seq}, but {highest} was told before it was asked for"
+            faults.append(Fault("later before earlier", where))
+    return faults

@@ -12,7 +12,10 @@ from tests.robustness.checker import (
     Fault,
     Mark,
     Step,
+    Stored,
     check,
+    in_order_of_commit,
+    replay,
     term,
 )
 
@@ -185,5 +188,34 @@ def test_another_digest_is_named(digest: Digest) -> None:
     assert [fault.kind for fault in check(WRITTEN, RIGHT, digest)] == ["digest unequal"]
 
 
+def test_what_was_never_answered_may_have_been_done_or_not() -> None:
+    maybe = Acknowledged(stored=["a", "c"], maybe=["b", "d", "x", "b"], maybe_dead={"b"})
+    assert check(maybe, [*RIGHT[:6], *RIGHT[6:]], digest_of(LIVE)) != []
+    maybe.maybe.append("b")
+    assert check(maybe, RIGHT, digest_of(LIVE)) == []
+    died = Acknowledged(stored=["a", "b", "c", "d"], maybe=["b", "b"], maybe_dead={"b"})
+    assert check(died, RIGHT, digest_of(LIVE)) == []
+    died.maybe_dead.clear()
+    assert {fault.kind for fault in check(died, RIGHT, digest_of(LIVE))} == {"acknowledged write missing"}
+
+
+def test_a_changed_standing_is_one_more_step_of_a_live_memory() -> None:
+    events: list[Event] = [Batch(0, 3, (Step(2, "b"), Step(3, "a"))), Mark(3)]
+    written = Acknowledged(stored=["a", "b"], changed=["a"])
+    assert check(written, events, digest_of({"b": 2, "a": 3}, 3)) == []
+    written.changed.clear()
+    assert {fault.kind for fault in check(written, events, digest_of({"b": 2, "a": 3}, 3))} == {"gap"}
+
+
+def test_what_was_told_first_has_the_lower_number() -> None:
+    mirror, _ = replay([Batch(0, 3, (Step(1, "a"), Step(2, "b"), Step(3, "c")))])
+    right = [Stored("a", 0.0, 1.0), Stored("b", 0.5, 2.0), Stored("c", 1.5, 1.8)]
+    assert in_order_of_commit(right, mirror) == []
+    wrong = [Stored("a", 2.1, 3.0), Stored("b", 0.5, 2.0), Stored("c", 1.5, 2.2)]
+    assert in_order_of_commit(wrong, mirror) == [
+        Fault("later before earlier", "a has 1, but 2 was told before it was asked for")
+    ]
+
+
 def test_each_kind_is_proven_here() -> None:
-    assert {kind for kind, _ in BROKEN.values()} | {"digest unequal"} == set(KINDS)
+    assert {kind for kind, _ in BROKEN.values()} | {"digest unequal", "later before earlier"} == set(KINDS)

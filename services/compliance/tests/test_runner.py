@@ -119,6 +119,15 @@ def officer(name: str) -> Any:
     return calling(CallContext(name, "user:olga", "token"))
 
 
+async def test_no_key_waits_for_what_another_erasure_has_to_purge(world: World) -> None:
+    for _ in range(3):
+        with officer("erasure.requested"):
+            await world.store.erase(BANK, await world.put(1), "user:olga", uuid.uuid4().hex)
+    await world.runner().pass_once()
+    assert [name for name, _, _ in world.asked] == ["sync"] * 3 + ["index"] * 3
+    assert await world.store.open_erasures() == []
+
+
 async def test_a_hold_blocks_an_erasure_until_the_last_is_lifted(world: World) -> None:
     ids, store = await world.put(2), world.store
     with officer("hold.placed"):
