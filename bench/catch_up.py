@@ -7,6 +7,7 @@ a second of its own CPU. CATCHUP_CHANGES and CATCHUP_ROUNDS make it shorter.
 """
 
 import os
+import random
 import signal
 import statistics
 import time
@@ -17,7 +18,8 @@ import uvloop
 from rich.console import Console
 from teamlore.feed.v1 import feed_pb2
 
-from bench.quick import asyncpg_pages, catch_up, fill
+from bench.filling import fill
+from bench.quick import asyncpg_pages, catch_up, sentence
 from bench.report import Result, report
 from bench.watchers import cost
 from tests.integration.conftest import RunningStack, running_stack
@@ -61,7 +63,8 @@ async def measure(stack: RunningStack, say: Callable[[str], None]) -> list[Resul
     streamed, listed, plain, of_cpu = list[float](), list[float](), list[float](), list[float]()
     try:
         say("filling a bank")
-        await fill(stack, BANK, CHANGES, "off")
+        rng = random.Random(11)
+        await fill(stack, BANK, [sentence(rng) for _ in range(CHANGES)], "off")
         async with stack.channel("feed") as channel:
             await stream(channel, token)
             for number in range(ROUNDS):

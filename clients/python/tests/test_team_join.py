@@ -31,6 +31,9 @@ class Feed(feed_pb2_grpc.FeedServiceServicer):
     def __init__(self) -> None:
         self.devices: set[str] = set()
 
+    def GetHead(self, request: Any, context: Any) -> feed_pb2.GetHeadResponse:
+        return feed_pb2.GetHeadResponse(cursor="cursor")
+
     def ListChanges(self, request: Any, context: Any) -> feed_pb2.ListChangesResponse:
         return feed_pb2.ListChangesResponse(next_cursor="cursor")
 
