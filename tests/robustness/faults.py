@@ -179,13 +179,17 @@ class Faults:
     async def _disk_full(self) -> None:
         """The volume shrinks to what is on it, so that nothing more can be written, for some seconds."""
         assert self.disk is not None
-        status = os.statvfs(self.disk)
-        used = (status.f_blocks - status.f_bfree) * status.f_frsize
-        _remount(self.disk, used + 65_536)
+        for _ in range(50):
+            status = os.statvfs(self.disk)
+            used = (status.f_blocks - status.f_bfree) * status.f_frsize
+            if _remount(self.disk, used + 65_536):
+                break  # else more was written meanwhile than it was to have
+        else:
+            raise Unreachable
         try:
             await asyncio.sleep(self.random.uniform(1, 4))
         finally:
-            _remount(self.disk, DISK_BYTES)
+            assert _remount(self.disk, DISK_BYTES)
 
     @contextlib.asynccontextmanager
     async def _database(self) -> AsyncIterator[asyncpg.Connection]:
@@ -204,8 +208,9 @@ class Faults:
 DISK_BYTES = 3 << 30
 
 
-def _remount(disk: Path, size: int) -> None:
-    subprocess.run(["mount", "-o", f"remount,size={size}", str(disk)], check=True)
+def _remount(disk: Path, size: int) -> bool:
+    words = ["mount", "-o", f"remount,size={size}", str(disk)]
+    return subprocess.run(words, capture_output=True).returncode == 0
 
 
 async def put(database: asyncpg.Connection, keys: KeyStore, bank: str, memory_id: str) -> bool:
