@@ -103,9 +103,9 @@ def test_only_an_old_page_is_dropped_and_leaves_no_byte(
     store = KeyStore(path, make=True)
     now = time.time()
     monkeypatch.setattr("time.time", lambda: now - UNUSED_SECONDS - 1)
-    kept, old = store.make_page("b", "a", 8), store.make_page("b", "a", 8)
+    kept, old = store.make_pages("b", "a", 8, 1)[0], store.make_pages("b", "a", 8, 1)[0]
     monkeypatch.setattr("time.time", lambda: now)
-    young = store.make_page("b", "a", 8)
+    young = store.make_pages("b", "a", 8, 1)[0]
     key = store.key(Slot(old, 7))
     assert sorted(store.old_pages()) == sorted([kept, old]) and key in files_of(path)
     store.drop_pages([old, young])
@@ -137,7 +137,7 @@ def test_a_missing_page_is_never_taken_for_a_destroyed_key(
     store = KeyStore(path, make=True)
     now = time.time()
     monkeypatch.setattr("time.time", lambda: now - UNUSED_SECONDS - 1)
-    page, dropped = store.make_page("b", "a", 8), store.make_page("b", "a", 8)
+    page, dropped = store.make_pages("b", "a", 8, 1)[0], store.make_pages("b", "a", 8, 1)[0]
     monkeypatch.setattr("time.time", lambda: now)
     store.drop_pages([dropped, 4711])
     unknown, beyond = Slot(4711, 0), Slot(page, 8)
@@ -167,13 +167,13 @@ def test_only_who_may_makes_a_file_and_nobody_a_folder(tmp_path: Path) -> None:
 def test_a_store_whose_file_was_replaced_makes_and_destroys_nothing(tmp_path: Path) -> None:
     path = tmp_path / "keystore.db"
     store = KeyStore(path, make=True)
-    page = store.make_page("b", "a", 8)
+    page = store.make_pages("b", "a", 8, 1)[0]
     path.rename(tmp_path / "aside.db")
     for replaced in (False, True):
         if replaced:
             assert KeyStore(path, make=True).identity() != store.identity()
         for write in (
-            lambda: store.make_page("b", "a", 8),
+            lambda: store.make_pages("b", "a", 8, 1)[0],
             lambda: store.destroy([Slot(page, 0)]),
             lambda: store.drop_pages([page]),
             lambda: store.key(Slot(page, 0)),
@@ -204,14 +204,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_claims_nothing_and_all_can_be_done_again(small_disk: Path) -> None:
     path = small_disk / "keystore.db"
     store = KeyStore(path, make=True)
-    slots = [Slot(store.make_page("b", "a", 128), n) for n in range(8)]
+    slots = [Slot(store.make_pages("b", "a", 128, 1)[0], n) for n in range(8)]
     keys = [store.key(slot) for slot in slots]
     (small_disk / "other").write_bytes(
         b"x" * (os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_bsize)
     )
     with pytest.raises(Refusal, match="cannot be written"):
         while True:
-            store.make_page("b", "a", 128)
+            store.make_pages("b", "a", 128, 1)[0]
     with pytest.raises(Refusal, match="cannot be written"):
         store.destroy(slots)
     reader = KeyStore(path)
@@ -220,4 +220,4 @@ def test_a_full_disk_claims_nothing_and_all_can_be_done_again(small_disk: Path) 
     store.destroy(slots)
     assert store.destroy(slots) == Destruction(0, ())
     assert not any(key in files_of(path) for key in keys)
-    assert store.key(Slot(store.make_page("b", "a", 8), 0))
+    assert store.key(Slot(store.make_pages("b", "a", 8, 1)[0], 0))

@@ -65,11 +65,13 @@ select coalesce((select seq from index.term_cursors where bank = $1), 0)
     >= coalesce((select seq from index.cursors where bank = $1), 0)
 
 -- name: page
--- One page of changes after a seq, up to another, then the memories they belong to; superseded steps carry no memory.
+-- One page of changes after a seq, up to another, then each one's memory by its key; superseded steps carry no memory. The
+-- limit keeps the planner from joining all memories of the bank to one page of changes.
 with page as materialized (
   select seq, memory_id, kind from memory.change_log where bank = $1 and seq > $2 and seq <= $3 order by seq limit $4)
 select p.seq, p.memory_id, p.kind, m.lane, m.derivation, m.key_page, m.key_slot, m.sealed
-from page p left join memory.live_memories m on m.bank = $1 and m.id = p.memory_id and m.last_seq = p.seq
+from page p left join lateral (select * from memory.live_memories
+                               where bank = $1 and id = p.memory_id and last_seq = p.seq limit 1) m on true
 order by p.seq
 
 -- name: live
