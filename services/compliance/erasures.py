@@ -20,6 +20,8 @@ DONE = "server_done"
 PASS_SECONDS = 0.2
 LONGEST_WAIT = 5.0
 CHUNK = 100
+AT_ONCE = 32
+"""Erasures whose vectors are purged beside each other."""
 
 
 @dataclass(frozen=True)
@@ -213,17 +215,21 @@ class Runner:
         pending = await self._store.open_erasures()
         ids = {item.erasure_id for item in pending}
         self._waits = {key: wait for key, wait in self._waits.items() if key in ids}
-        # Who could not be reached is not asked again in this pass, so that it holds up others for one call at most.
+        # Who could not be reached is not asked again in this pass, so that it holds up others for one wait at most.
         down: set[str] = set()
         # Keys first: what is purged elsewhere may take a second each, and no text waits for that.
         moved = [
             await self._move(item, down, "keys_destroyed") if item.state == "hidden" else item for item in pending
         ]
-        behind = time.monotonic() + LONGEST_WAIT
-        for item in moved:
-            if time.monotonic() > behind:
-                return
-            await self._move(item, down, DONE)
+        behind, gate = time.monotonic() + LONGEST_WAIT, asyncio.Semaphore(AT_ONCE)
+
+        async def on(item: Open) -> None:
+            async with gate:
+                if time.monotonic() < behind:
+                    await self._move(item, down, DONE)
+
+        # At once, since the vector engine writes its files anew once for all who wait for it.
+        await asyncio.gather(*map(on, moved))
 
     async def _move(self, item: Open, down: set[str], last: str) -> Open:
         """Moves an erasure that is due on, up to the state `last`; gives it as it is then."""
