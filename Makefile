@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help run demo test lint protos promises robustness robustness-sabotage bench-quick bench-near bench-watchers bench-catch-up bench-trim bench-identity test-embedders clean
+BENCHES := quick near-duplicates catch-up watchers trimming first-sync identity
+.PHONY: help run demo test lint protos promises robustness robustness-sabotage bench $(BENCHES:%=bench-%) test-embedders clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-20s %s\n", $$1, $$2}'
@@ -44,23 +45,10 @@ test: $(VENV)/dev ## run every test
 test-embedders: .venv-embedders/done ## prove one contract on both embedders, in an environment with torch of its own
 	@HF_HUB_OFFLINE=1 PYTHONPATH=embedder .venv-embedders/bin/python -m pytest -q -c /dev/null --noconftest -p no:cacheprovider --rootdir embedder embedder/tests
 
-bench-quick: $(VENV)/dev ## measure push and catch-up in under five minutes; writes bench/results.json
-	@$(BIN)/python -m bench.quick
+bench: $(BENCHES:%=bench-%) ## measure all (an hour); bench-quick does push and catch-up in under five minutes
 
-bench-watchers: $(VENV)/dev ## measure how soon watchers hear and what a thousand cost; adds to bench/results.json
-	@$(BIN)/python -m bench.watchers
-
-bench-catch-up: $(VENV)/dev ## measure how fast one feed process tells a whole history; adds to bench/results.json
-	@$(BIN)/python -m bench.catch_up
-
-bench-trim: $(VENV)/dev ## measure what a trim takes from the writers of its bank; adds to bench/results.json
-	@$(BIN)/python -m bench.trimming
-
-bench-near: $(VENV)/dev ## measure push with the near-duplicate check and what it misses; adds to bench/results.json
-	@$(BIN)/python -m bench.near_duplicates
-
-bench-identity: $(VENV)/dev ## measure revocation, token exchange and whether a look-up's time tells; adds to bench/results.json
-	@$(BIN)/python -m bench.identity
+$(BENCHES:%=bench-%): bench-%: $(VENV)/dev
+	@$(BIN)/python -m bench.$(subst -,_,$*)
 
 robustness: $(VENV)/dev ## writers, watchers and laptops under random faults; MINUTES=30, SEED and REPORT may be set
 	@$(BIN)/python -m tests.robustness

@@ -1,4 +1,4 @@
-"""`make bench-near`: what the near-duplicate check costs a push, and what it misses, on a private stack.
+"""`make bench-near-duplicates`: what the near-duplicate check costs a push, and what it misses, on a private stack.
 
 * `push_dedup_no_candidate_rows_s`, `push_dedup_sentences_rows_s`: records a second of pushes of 100, four at once,
   checked, of texts that share next to nothing with each other, and of the sentences of `bench.sentences`.

@@ -1,4 +1,4 @@
-"""`make bench-trim`: what a trim takes from the writers of the very bank that it trims.
+"""`make bench-trimming`: what a trim takes from the writers of the very bank that it trims.
 
 Each round pushes the same number of batches to one bank while the command trims it, and while it does not, in turns that
 change places; the ratio of the two rates is reported.

@@ -163,7 +163,7 @@ def forget(
 
 def _held_instead(at: Here, memory: Memory) -> str:
     """Return the id of the memory that the team holds in place of this one; empty for none."""
-    pushed = at.laptop.state.ledger(memory.bank).get(memory.id)
+    pushed = at.laptop.state.ledger(memory.bank, [memory.id]).get(memory.id)
     return pushed.detail if pushed is not None and pushed.answer == "duplicate" else ""
 
 
@@ -253,7 +253,7 @@ def _alone(at: Here, bank: str) -> BankLock:
 def _is_shared(at: Here, memory: Memory) -> bool:
     if memory.author is not None:
         return True
-    pushed = at.laptop.state.ledger(memory.bank).get(memory.id)
+    pushed = at.laptop.state.ledger(memory.bank, [memory.id]).get(memory.id)
     return pushed is not None and pushed.answer in ("stored", "unchanged")
 
 
@@ -262,7 +262,7 @@ def _standing(at: Here, memory: Memory) -> str:
         return "shared by a teammate"
     if memory.id in at.laptop.state.withheld(memory.bank):
         return "withheld"
-    pushed = at.laptop.state.ledger(memory.bank).get(memory.id)
+    pushed = at.laptop.state.ledger(memory.bank, [memory.id]).get(memory.id)
     return "" if pushed is None else str(pushed)
 
 

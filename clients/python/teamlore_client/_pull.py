@@ -89,9 +89,10 @@ def erase(laptop: Laptop, bank: str, gone: Mapping[str, int], counts: Pulled) ->
 
 def mirror(laptop: Laptop, bank: str, memories: Sequence[Memory], counts: Pulled) -> frozenset[str]:
     """Store teammates' memories that belong here; return the ids that are now here as a teammate's."""
-    here = laptop.store.known(memory.id for memory in memories)
-    mine = _own(laptop, bank)
-    suppressed = laptop.state.suppressed(bank)
+    ids = [memory.id for memory in memories]
+    here = laptop.store.known(ids)
+    mine = _own(laptop, bank, ids)
+    suppressed = laptop.state.suppressed(bank, ids)
     # Also of one's own: what the team holds of a memory is not its author's alone to say.
     laptop.store.put_standing([memory for memory in memories if memory.id in here and _sound(memory)])
     wanted: list[Memory] = []
@@ -107,8 +108,8 @@ def mirror(laptop: Laptop, bank: str, memories: Sequence[Memory], counts: Pulled
     return _stored(laptop, wanted, here, counts)
 
 
-def _own(laptop: Laptop, bank: str) -> frozenset[str]:
-    ledger = laptop.state.ledger(bank)
+def _own(laptop: Laptop, bank: str, ids: Sequence[str]) -> frozenset[str]:
+    ledger = laptop.state.ledger(bank, ids)
     return frozenset(id_ for id_, pushed in ledger.items() if pushed.answer in _KEPT)
 
 

@@ -37,9 +37,10 @@ def queue(store: Store, state: SyncState, bank: str, *, share_captured: bool) ->
 
     A memory saved offline is simply a row that the ledger does not name, so nothing else has to survive.
     """
-    done = state.ledger(bank).keys() | state.pulled(bank) | state.suppressed(bank)
     promoted, withheld = state.promoted(bank), state.withheld(bank)
     for page in pages(store, bank):
+        ids = [memory.id for memory in page]
+        done = state.ledger(bank, ids).keys() | state.pulled(bank, ids) | state.suppressed(bank, ids)
         for memory in page:
             chosen, kept = memory.id in promoted, memory.id in withheld
             shared = is_shared(memory, promoted=chosen, withheld=kept, share_captured=share_captured)

@@ -1,8 +1,9 @@
 """What sync remembers of each bank: kept apart from the memories, so that an export of those stays clean."""
 
 import hashlib
+import json
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -130,9 +131,9 @@ class SyncState:
                 [(bank, id_, each.answer, each.detail) for id_, each in answers.items()],
             )
 
-    def ledger(self, bank: str) -> dict[str, Pushed]:
-        """Return id → answer of everything that was ever pushed or forgotten."""
-        rows = self._read("SELECT id, answer, detail FROM ledger WHERE bank = ?", (bank,))
+    def ledger(self, bank: str, among: Iterable[str] | None = None) -> dict[str, Pushed]:
+        """Return id → answer of everything that was ever pushed or forgotten, or of those of these ids."""
+        rows = self._of("SELECT id, answer, detail FROM ledger WHERE bank = ?", bank, among)
         return {id_: Pushed(answer, detail) for id_, answer, detail in rows}
 
     def apply_page(self, bank: str, page: Page) -> None:
@@ -186,9 +187,9 @@ class SyncState:
         """Return id → last seq of all that was received and is not gone."""
         return dict(self._read("SELECT id, seq FROM received WHERE bank = ?", (bank,)))
 
-    def pulled(self, bank: str) -> frozenset[str]:
-        """Return the ids that are here as teammates' memories."""
-        return self._ids("SELECT id FROM pulled WHERE bank = ?", bank)
+    def pulled(self, bank: str, among: Iterable[str] | None = None) -> frozenset[str]:
+        """Return the ids that are here as teammates' memories, or those of these."""
+        return self._ids("SELECT id FROM pulled WHERE bank = ?", bank, among)
 
     def digest(self, bank: str) -> Digest:
         """Return the digest, kept up to date by every change, so that asking costs nothing."""
@@ -210,9 +211,9 @@ class SyncState:
                 )
                 self._connection.execute("DELETE FROM pulled WHERE bank = ? AND id = ?", (bank, id_))
 
-    def suppressed(self, bank: str) -> frozenset[str]:
-        """Return the ids that pull leaves out."""
-        return self._ids("SELECT id FROM suppressed WHERE bank = ?", bank)
+    def suppressed(self, bank: str, among: Iterable[str] | None = None) -> frozenset[str]:
+        """Return the ids that pull leaves out, or those of these."""
+        return self._ids("SELECT id FROM suppressed WHERE bank = ?", bank, among)
 
     def promote(self, bank: str, ids: Iterable[str]) -> None:
         """Share these whatever their tags say; takes back an earlier `withhold`."""
@@ -272,8 +273,14 @@ class SyncState:
     def _read(self, sql: str, bindings: Row) -> list[Row]:
         return reading(self._connection, sql, bindings)
 
-    def _ids(self, sql: str, bank: str) -> frozenset[str]:
-        return frozenset(row[0] for row in self._read(sql, (bank,)))
+    def _ids(self, sql: str, bank: str, among: Iterable[str] | None = None) -> frozenset[str]:
+        return frozenset(row[0] for row in self._of(sql, bank, among))
+
+    def _of(self, sql: str, bank: str, among: Iterable[str] | None) -> Sequence[Row]:
+        if among is None:
+            return self._read(sql, (bank,))
+        # A bank may have a hundred thousand of them, and a page asks for its own.
+        return self._read(f"{sql} AND id IN (SELECT value FROM json_each(?))", (bank, json.dumps(list(among))))
 
     def _missing(self, bank: str, live: Iterable[str]) -> frozenset[str]:
         rows = fetched(self._connection, "SELECT id FROM received WHERE bank = ?", (bank,))
