@@ -83,10 +83,12 @@ select id from memory.live_memories where bank = $1 and id = any ($2)
 select id, key_page, key_slot, sealed from memory.live_memories where bank = $1 and id = any ($2)
 
 -- name: memories
--- What a hit shows of these memories, in one snapshot; a lane below the bank's least shows nothing.
+-- What a hit shows of these memories, in one snapshot; a lane below the bank's least shows nothing, nor does what the team
+-- holds to be wrong or outdated.
 select m.id, m.author, m.lane, m.key_page, m.key_slot, m.sealed
 from memory.live_memories m join memory.bank_policies p on p.bank = m.bank
-where m.bank = $1 and m.id = any ($2) and array_position('{synced,capture,entry}', m.lane)
+where m.bank = $1 and m.id = any ($2) and m.status in ('current', 'suspect')
+  and array_position('{synced,capture,entry}', m.lane)
   >= array_position('{synced,capture,entry}', p.min_lane)
 
 -- name: min_lane

@@ -141,7 +141,7 @@ class Store:
         return str(await self.database.value("min_lane", bank) or LANES[0])
 
     async def memories(self, bank: str, ids: Sequence[str], limit: int) -> list[Memory]:
-        """The first `limit` of these memories that are live and of a lane that the bank serves, in the order given.
+        """The first `limit` of these memories that are recalled, of a lane that the bank serves, in the order given.
 
         Raises Refusal KEY_MISSING.
         """

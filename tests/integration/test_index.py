@@ -167,6 +167,20 @@ async def test_a_forgotten_memory_is_neither_found_nor_named(stack: RunningStack
     assert await push(stack, who, bank, record(QUEUE)) == [("stored", "")]
 
 
+@pytest.mark.parametrize(("status", "shown"), [("suspect", True), ("superseded", False), ("contradicted", False)])
+async def test_what_the_team_holds_to_be_wrong_or_outdated_is_not_found(
+    stack: RunningStack, status: str, shown: bool
+) -> None:
+    who, bank = await person(stack), fresh_bank()
+    sent = record(QUEUE)
+    await push(stack, who, bank, sent)
+    await found(stack, who, bank, QUEUE, 1)
+    async with stack.channel("sync") as channel:
+        request = sync_pb2.UpdateStatusRequest(bank=bank, id=sent.id, version=1, status=status)
+        await stack.sync(channel).UpdateStatus(request, metadata=who)
+    assert [hit.id for hit in await search(stack, who, bank, QUEUE)] == [sent.id] * shown
+
+
 async def test_an_erased_memory_leaves_no_byte_of_its_vector(stack: RunningStack) -> None:
     who, bank = await person(stack), fresh_bank()
     text = f"The pager of the payments team rings {uuid.uuid4()}."  # of no other bank, so its vector is in one point

@@ -52,7 +52,7 @@ class IndexServiceServicer:
     """
 
     def Search(self, request, context):
-        """Finds the live memories of a bank that are nearest in meaning to a query.
+        """Finds the live memories of a bank that are nearest in meaning to a query, but for contradicted and superseded ones.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

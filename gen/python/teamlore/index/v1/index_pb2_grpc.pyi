@@ -34,7 +34,7 @@ class IndexServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> IndexServiceAsyncStub: ...
     Search: _grpc.UnaryUnaryMultiCallable[_index_pb2.SearchRequest, _index_pb2.SearchResponse]
-    """Finds the live memories of a bank that are nearest in meaning to a query."""
+    """Finds the live memories of a bank that are nearest in meaning to a query, but for contradicted and superseded ones."""
     FindNearDuplicates: _grpc.UnaryUnaryMultiCallable[_index_pb2.FindNearDuplicatesRequest, _index_pb2.FindNearDuplicatesResponse]
     """Tells for each candidate which live memory of the bank, or earlier candidate, it nearly repeats."""
 
@@ -44,7 +44,7 @@ class IndexServiceAsyncStub(IndexServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Search: _aio.UnaryUnaryMultiCallable[_index_pb2.SearchRequest, _index_pb2.SearchResponse]  # type: ignore[assignment]
-    """Finds the live memories of a bank that are nearest in meaning to a query."""
+    """Finds the live memories of a bank that are nearest in meaning to a query, but for contradicted and superseded ones."""
     FindNearDuplicates: _aio.UnaryUnaryMultiCallable[_index_pb2.FindNearDuplicatesRequest, _index_pb2.FindNearDuplicatesResponse]  # type: ignore[assignment]
     """Tells for each candidate which live memory of the bank, or earlier candidate, it nearly repeats."""
 
@@ -57,7 +57,7 @@ class IndexServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _index_pb2.SearchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_index_pb2.SearchResponse, _abc.Awaitable[_index_pb2.SearchResponse]]:
-        """Finds the live memories of a bank that are nearest in meaning to a query."""
+        """Finds the live memories of a bank that are nearest in meaning to a query, but for contradicted and superseded ones."""
 
     @_abc_1.abstractmethod
     def FindNearDuplicates(
