@@ -23,6 +23,7 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from teamlore.auth.v1 import access_pb2, access_pb2_grpc, auth_pb2, auth_pb2_grpc
 from teamlore.sync.v1 import sync_pb2
+from terminal import TEAMLORE, terminal
 
 from kit import sealing
 from stack import topology
@@ -32,6 +33,7 @@ from tests.canary.test_erase import Laptop
 from tests.integration.calls import call, service_of
 from tests.integration.conftest import ROOT, RunningStack, running_stack
 from tests.integration.test_access_matrix import bearer, request_for
+from tests.integration.test_person import KEYRING
 from tests.test_descriptors import methods
 
 BANK = "project:secrets-1a2b3c4d"
@@ -256,7 +258,17 @@ def joined(world: World) -> tuple[list[Path], list[str]]:
     for name, kind in (("agent", "agent"), ("person", "person")):
         laptop = Laptop(folder / name)
         token = asyncio.run(stack.token(f"user:{name}", ("project:*", "read write forget"), kind=kind))
-        laptop.run("team", "join", "--server", addresses, "--token", token, "--yes")
+        if kind == "agent":
+            laptop.run("team", "join", "--server", addresses, "--token", token, "--yes")
+        else:
+            laptop.run("memory", "list")
+            with terminal(laptop.home, TEAMLORE_SERVER=addresses, **KEYRING) as at:
+                at.run("cd orders")
+                at.type(f"{TEAMLORE} team join {addresses} --yes; echo __$?__")
+                at.expect("[Tt]oken.*: ")
+                at.type(token)
+                code, said = at.end()
+                assert code == 0, said
         laptop.run("memory", "add", f"We use SQS, says the {name}.")
         laptop.run("team", "sync")
         team = json.loads((laptop.home / ".config/teamlore/team.json").read_text())

@@ -49,7 +49,7 @@ def test_a_push_by_curl_is_read_by_another_with_the_authors_name(edge: Edge) -> 
     assert (listed.status, listed.body) == (200, {"after_seq": "0", "through_seq": "1", "has_more": False})
     assert set(change) == {
         "id", "text", "tags", "metadata", "occurred_at", "fact_type", "deleted", "seq", "changed_at", "retained_at",
-        "derivation", "author", "lane", "status", "version", "trust", "may_be_stale", "superseded_by",
+        "derivation", "author", "lane", "status", "version", "trust", "may_be_stale", "superseded_by", "citations",
     }  # fmt: skip
     served = {"author": "user:alice", "seq": "1", "deleted": False, "version": 1, **sent}
     assert {name: change[name] for name in served} == served
