@@ -117,6 +117,9 @@ class Holder:
                 return False
             if not found.foreground or self._terminal.terminal_of_stdin(pid) != self._device:
                 return False
+            # The foreground and the terminal are there for any process of the session to take; its parents are not.
+            if not self._terminal.typed(pid, self._leader):
+                return False
             # Whoever connected still lives, so the pid that was looked at is not someone else's by now.
             return alive is None or not select.select([alive], [], [], 0)[0]
         finally:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,6 +104,48 @@ def test_what_has_no_terminal_or_another_session_does_not_get_it(at: Terminal, h
         )
     assert done.returncode == 1
     assert has_it(at)
+
+
+TAKES = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+folder, *command = sys.argv[1:]
+while not os.path.exists(folder + "/go"):
+    time.sleep(0.05)
+if os.path.exists(folder + "/alone") and os.fork():
+    os._exit(0)  # whoever is left has no parent in this session
+device = os.open(os.ttyname(9), os.O_RDWR | os.O_NOCTTY)
+before = os.tcgetpgrp(device)
+os.tcsetpgrp(device, os.getpgrp())
+done = subprocess.run(command, stdin=device, capture_output=True, text=True)
+os.tcsetpgrp(device, before)
+with open(folder + "/told", "w") as told:
+    told.write(done.stdout + done.stderr)
+os.rename(folder + "/told", folder + "/seen")
+"""
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_job_that_takes_the_foreground_for_itself_gets_nothing(
+    at: Terminal, tmp_path: Path, alone: bool
+) -> None:
+    (tmp_path / "takes.py").write_text(TAKES)
+    if alone:
+        (tmp_path / "alone").touch()
+    job = f"{sys.executable} {tmp_path}/takes.py {tmp_path} {SESSION}"
+    at.run(f"{{ {job} 9<&0 </dev/null >/dev/null 2>&1 & }}")
+    sign_in(at)
+    assert has_it(at)
+    (tmp_path / "go").touch()
+    end = time.monotonic() + 30
+    while not (tmp_path / "seen").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert "user:alice" not in (tmp_path / "seen").read_text()
+    assert has_it(at)
+    assert has_it(at, f"({SESSION})"), "a subshell is the same shell"
+    _, said = at.run(f"{sys.executable} -c 'import os; os.system(\"{SESSION}\")'")
+    assert "user:alice" not in said, "an agent in the foreground starts it with a program in between"
 
 
 @pytest.mark.parametrize("word", ["get", "go", "give", ""])
