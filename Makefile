@@ -33,8 +33,9 @@ protos: $(VENV)/dev ## regenerate the stubs from the protos
 lint: $(VENV)/dev ## check protos, style, types, imports and manifests
 	@PATH="$(CURDIR)/$(BIN):$$PATH" tests/lint.sh
 
-test: $(VENV)/dev ## run every test, two files at a time; T="tests/integration -k edge" runs those
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(T)
+test: $(VENV)/dev ## run every test: two files at a time, then alone what takes processes away from each other
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/robustness
+	@$(BIN)/python -m pytest tests/robustness
 
 .venv-embedders/done: requirements/embedders.txt
 	@test -x .venv-embedders/bin/python || $(PYTHON) -m venv .venv-embedders
