@@ -35,18 +35,22 @@ def _http_url(raw: str) -> bool:
 
 
 def _database_url(raw: str) -> bool:
-    """What libpq takes: several hosts, none, or no port; the driver reads the rest."""
+    """What libpq takes: several hosts, none, or no port. What a password could be torn apart by is written in %XX."""
     scheme, _, rest = raw.partition("://")
-    hosts = re.split("[/?]", rest, maxsplit=1)[0].rpartition("@")[2]
-    if scheme not in ("postgres", "postgresql") or re.search(r"\s", raw):
+    # `#`, a second `@` and brackets belong to no part but the one that they would end too early.
+    if scheme not in ("postgres", "postgresql") or re.search(r"[^!-~]|#|@.*@|[\[\]].*@", rest):
+        return False
+    authority = re.split("[/?]", rest, maxsplit=1)[0]
+    if "@" in rest and "@" not in authority:
         return False
     try:
-        ports = urllib.parse.parse_qs(urllib.parse.urlsplit(f"x://h/?{rest.partition('?')[2]}").query).get(
-            "port", []
-        )
+        query = urllib.parse.urlsplit(f"x://h/?{rest.partition('?')[2]}").query
+        ports = urllib.parse.parse_qs(query).get("port", [])
     except ValueError:
         return False
-    for host in hosts.split(","):
+    for host in authority.rpartition("@")[2].split(","):
+        if not re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:]*)(:[^\[\]:]*)?", host):
+            return False
         tail = host.rpartition("]")[2]
         if ":" in tail:
             ports.append(tail.rpartition(":")[2])
@@ -64,7 +68,7 @@ class Form:
 LISTEN = Form("host:port with a port from 0 to 65535", lambda raw: address(raw, least=0))
 TARGET = Form("host:port with a port from 1 to 65535", address)
 HTTP_URL = Form("http://host:port or https://host:port with a port from 1 to 65535", _http_url)
-DATABASE_URL = Form("postgresql://… with ports from 1 to 65535", _database_url)
+DATABASE_URL = Form("postgresql://… with ports from 1 to 65535, and # @ / ? [ ] of a password as %XX", _database_url)
 
 
 def setting(

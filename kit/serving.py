@@ -24,6 +24,7 @@ from teamlore.common.v1 import access_pb2
 
 from kit import audit, identity, telemetry, validation
 from kit.access import Caller
+from kit.database import why
 from kit.decisions import DENIALS, Decisions
 from kit.errors import TABLE, Refusal, field_invalid, from_driver, trailers
 from kit.foundation import Drain, Foundation, Settings
@@ -456,9 +457,7 @@ def run(service: str, settings: S, queries: Path, build: Build[S], connections: 
         refusal = from_driver(error)
         if refusal is None and type(error).__module__.split(".")[0] != "asyncpg":
             raise
-        sys.exit(
-            f"{service} cannot start: the database that DATABASE_URL names refuses: {str(error).splitlines()[0]}"
-        )
+        sys.exit(f"{service} cannot start: the database that DATABASE_URL names refuses: {why(error)}")
 
 
 async def _serve(service: str, settings: S, queries: Path, build: Build[S], connections: int) -> None:

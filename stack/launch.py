@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from kit.config import DATABASE_URL
 from stack import topology
 from stack.credentials import service_tokens
 from stack.errors import StackError, disk_errors
@@ -80,6 +81,8 @@ async def _bring_up(
 ) -> Stack | None:
     database_url, relocated = settings.database_url, None
     if database_url is not None:
+        if not DATABASE_URL.fits(database_url):
+            raise StackError(f"DATABASE_URL must be {DATABASE_URL.words}")
         say(f"database: {_place(database_url)}, as DATABASE_URL says")
     else:
         say(f"database: an own Postgres in {settings.data / 'postgres'}, as DATABASE_URL is not set")
@@ -112,12 +115,9 @@ async def _bring_up(
 
 def _place(database_url: str) -> str:
     """Where a database is: host, port and name; never the user or the password."""
-    try:
-        parts = urlsplit(database_url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        return "one that cannot be read"
-    return f"{host or 'this machine'}:{port or 5432}{parts.path}"
+    parts = urlsplit(database_url)
+    hosts = parts.netloc.rpartition("@")[2] or "this machine"
+    return f"{hosts}{'' if ':' in hosts else ':5432'}{parts.path}"
 
 
 def _refuse_taken_ports(settings: Settings, ports: dict[str, int]) -> None:

@@ -9,9 +9,11 @@ import typing
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from kit.config import DATABASE_URL, HTTP_URL, LISTEN, TARGET, ConfigError, Form, load
+from kit.database import Database
 from services.auth.tokens import parse_service_hashes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,6 +25,12 @@ PROCESSES = sorted(
 GOOD = {
     LISTEN: "127.0.0.1:0", TARGET: "auth:8080", HTTP_URL: "http://qdrant:6334", DATABASE_URL: "postgresql://db/x",
 }  # fmt: skip
+# Passwords with a sign that ends a part of the address: each makes a driver quote some of it, or call another host.
+TORN = tuple(
+    f"postgres://u:{password}@127.0.0.1:5432/x"
+    for password in ("SecretPart#w", "12#SecretPart", "SecretPart/w", "12/SecretPart", "SecretPart?w", "12?SecretPart",
+                     "w@SecretPart", "[SecretPart]", "]SecretPart[", "SecretPart℀", "Secret Part")
+)  # fmt: skip
 WRONG = {
     LISTEN: ("127.0.0.1:99999", "127.0.0.1", ":8080", "8080", "http://127.0.0.1:80", "a b:80", "x:-1", "x:", "x:8o", "::1:8080"),
     TARGET: ("nonsense", "http://auth:8080", "x y", "x y:80", "auth:0", "auth:65536", "auth:", ":8080", "auth:80/x", "a:b:1"),
@@ -30,7 +38,7 @@ WRONG = {
     DATABASE_URL: (
         "postgresql://db:99999/x", "postgresql://u:p@db:0/x", "mysql://db/x", "db", "postgresql:/db",
         "postgresql://a:5432,b:99999/x", "postgresql://[::1]:99999/x", "postgresql:///x?host=h&port=99999",
-        "postgresql://db:54 32/x", "postgresql://db:port/x",
+        "postgresql://db:54 32/x", "postgresql://db:port/x", *TORN,
     ),
 }  # fmt: skip
 RIGHT = {
@@ -38,7 +46,8 @@ RIGHT = {
     TARGET: ("auth:1", "auth.teamlore.svc.cluster.local:8080", "[fe80::1]:65535"),
     HTTP_URL: ("http://127.0.0.1:6334", "https://q.example.com:6334/", "http://[::1]:6334"),
     DATABASE_URL: (
-        "postgresql://postgres@127.0.0.1:5432/teamlore", "postgres://u:p:q@db/x", "postgresql:///x?host=/run/postgresql",
+        "postgresql://postgres@127.0.0.1:5432/teamlore", "postgres://u:a%23b%40c%2Fd%3Fe%5B@db/x", "postgresql://u%40h@/x?host=h",
+        "postgres://u:p:q@db/x", "postgresql:///x?host=/run/postgresql",
         "postgresql://a:5432,b:5433/x?target_session_attrs=primary", "postgresql://u@[::1]/x", "postgresql://db",
     ),
 }  # fmt: skip
@@ -179,6 +188,22 @@ def test_a_database_that_is_not_there_is_named_by_its_setting(module: str) -> No
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert "DATABASE_URL" in line and "Errno 111" in line
+
+
+@pytest.mark.parametrize("address", [*TORN[:2], "postgres://u:SecretPart@no-such-host.invalid/x", "SecretPart"])
+def test_no_part_of_a_password_is_repeated(address: str, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    bare = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{ROOT / 'gen/python'}", "DATABASE_URL": address}
+    for words in (["kit.migrate"], ["services.sync.trim", "--older-than", "1"], ["stack", "run", "--data", str(tmp_path)]):
+        assert subprocess.run([sys.executable, "-m", *words], env=bare, cwd=ROOT, timeout=60).returncode in (1, 2)
+    said = capfd.readouterr()
+    assert "DATABASE_URL" in said.err and "Secret" not in said.out + said.err and "Part" not in said.out + said.err
+
+
+async def test_a_driver_s_words_about_an_address_are_not_repeated() -> None:
+    for address in TORN:
+        with pytest.raises((OSError, asyncpg.PostgresError)) as caught:
+            await Database.connect(address, "sync", ROOT / "services" / "sync" / "queries.sql")
+        assert "Secret" not in str(caught.value) and "Part" not in str(caught.value)
 
 
 def test_the_platform_guide_names_every_setting() -> None:

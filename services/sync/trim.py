@@ -21,7 +21,7 @@ from typing import Any
 
 from kit import audit
 from kit.config import DATABASE_URL
-from kit.database import Database
+from kit.database import Database, why
 from kit.errors import from_driver
 from services.sync.store import QUERIES
 
@@ -157,8 +157,8 @@ def main() -> None:
         refusal = from_driver(error)
         if refusal is None and type(error).__module__.split(".")[0] != "asyncpg":
             raise
-        why = refusal.message if refusal is not None else str(error).splitlines()[0]
-        sys.exit(f"stopped before the end, run it again once it is mended: {why}")
+        said = refusal.message if refusal is not None else why(error)
+        sys.exit(f"stopped before the end, run it again once it is mended: {said}")
     print(
         f"{done.banks} banks: {done.removed} changes left, {done.raised} horizons rose,"
         f" {done.waiting} wait for the index, a device or a hold"
