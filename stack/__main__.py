@@ -102,6 +102,7 @@ def main() -> int:
         data=arguments.data.absolute(),
         database_url=os.environ.get("DATABASE_URL"),
         qdrant_url=os.environ.get("QDRANT_URL"),
+        environ=os.environ,
     )
     try:
         asyncio.run(demo() if arguments.command == "demo" else run(settings))

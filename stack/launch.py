@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 from kit.config import DATABASE_URL
 from stack import topology
 from stack.credentials import service_tokens
+from stack.environment import needed
 from stack.errors import StackError, disk_errors
 from stack.logtail import last_line, log_size, open_log, text_since
 from stack.ports import LOOPBACK, is_free, kept_ports
@@ -55,7 +55,7 @@ async def migrate(settings: Settings, database_url: str) -> None:
     """Bring the database up to date; StackError with the last thing the command said when it cannot."""
     log = topology.log_path(settings, "migrate")
     begin = log_size(log)
-    env = os.environ | topology.python_env(settings) | {"DATABASE_URL": database_url}
+    env = needed() | topology.python_env(settings) | {"DATABASE_URL": database_url}
     with open_log(log) as output:
         process = await asyncio.create_subprocess_exec(
             *topology.migrate_command(settings),

@@ -15,6 +15,7 @@ import pytest
 from kit.config import DATABASE_URL, HTTP_URL, LISTEN, TARGET, ConfigError, Form, load
 from kit.database import Database
 from services.auth.tokens import parse_service_hashes
+from stack import environment, topology
 
 ROOT = Path(__file__).resolve().parents[1]
 PROCESSES = sorted(
@@ -188,6 +189,16 @@ def test_a_database_that_is_not_there_is_named_by_its_setting(module: str) -> No
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert "DATABASE_URL" in line and "Errno 111" in line
+
+
+@pytest.mark.parametrize("service", topology.SERVICES)
+def test_the_stack_gives_a_service_each_of_its_settings(service: str) -> None:
+    ports, tokens = dict.fromkeys(topology.PORTS, 1), dict.fromkeys(topology.TOKEN_HOLDERS, "t")
+    itself = topology.service_env(
+        topology.Settings(ROOT), topology.Facts("postgresql://db", ports, tokens), service
+    )
+    fields = dataclasses.fields(importlib.import_module(f"services.{service}.main").Config)
+    assert set(environment.SETTINGS[service]) == {field.metadata["env"] for field in fields} - set(itself)
 
 
 @pytest.mark.parametrize("address", [*TORN[:2], "postgres://u:SecretPart@no-such-host.invalid/x", "SecretPart"])

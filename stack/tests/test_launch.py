@@ -85,6 +85,29 @@ async def test_comes_up_twice_with_the_same_data_and_leaves_nothing(settings: Se
     ]  # fmt: skip
 
 
+async def test_a_service_is_told_what_it_knows_and_not_what_else_its_person_exported(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = {"TEAMLORE_TOKEN": "tlk_mine", "TEAMLORE_SERVER": "@team", "TEAMLORE_TEAM_TOKEN": "tlk_x", "PGUSER": "me"}
+    told = {"TEAMLORE_CALLS_PER_MINUTE": "7", "TEAMLORE_JWT_SECONDS": "8", "OTEL_SERVICE_NAME": "s", "https_proxy": "p"}
+    for name, value in (mine | told).items():
+        monkeypatch.setenv(name, value)
+    settings = replace(settings, environ=dict(os.environ))
+    (settings.root / "kit" / "migrate.py").write_text(f"import os\nassert not {set(mine)} & set(os.environ)")
+    async with launch(settings, lambda _: None) as stack:
+        assert stack is not None
+        seen = {}
+        for name in stack.supervisor.names():
+            pairs = Path(f"/proc/{stack.supervisor.pid(name)}/environ").read_bytes().decode().split("\0")
+            seen[name] = {pair.partition("=")[0] for pair in pairs}
+    common = {"PATH", "OTEL_SERVICE_NAME", "https_proxy"}
+    for name, more in (
+        ("auth", {"TEAMLORE_CALLS_PER_MINUTE", "TEAMLORE_JWT_SECONDS"}), ("index", {"TEAMLORE_CALLS_PER_MINUTE"}),
+        ("engine", set[str]()), ("postgres", set[str]()),
+    ):  # fmt: skip
+        assert seen[name] & (set(mine) | set(told) | common) == common | more, name
+
+
 async def test_failed_migration_is_one_clear_line(settings: Settings) -> None:
     (settings.root / "kit" / "migrate.py").write_text("raise SystemExit('0007 was changed after it ran')")
     with pytest.raises(StackError, match=r"^the database .* migrated: 0007 was changed after it ran \(log:"):
