@@ -1,5 +1,6 @@
 """Settings come from the environment into frozen dataclasses; a process with a wrong one does not start."""
 
+import argparse
 import dataclasses
 import difflib
 import os
@@ -55,6 +56,13 @@ def _database_url(raw: str) -> bool:
         if ":" in tail:
             ports.append(tail.rpartition(":")[2])
     return all(_port(port, 1) for each in ports for port in each.split(","))
+
+
+def principal(raw: str) -> str:
+    """A principal as a command's argument. Raises argparse.ArgumentTypeError."""
+    if re.fullmatch(r"(user|agent|service):[A-Za-z0-9._@-]{1,100}", raw) is None:
+        raise argparse.ArgumentTypeError("a principal such as user:olga (also agent: or service:)")
+    return raw
 
 
 @dataclasses.dataclass(frozen=True)
