@@ -83,7 +83,7 @@ def test_all_processes_are_looked_at() -> None:
     ("module", "kind", "field"), numbers(), ids=lambda value: getattr(value, "name", None)
 )
 def test_each_number_has_a_range_and_the_process_refuses_what_lies_outside(
-    module: str, kind: type, field: dataclasses.Field[Any]
+    module: str, kind: type, field: dataclasses.Field[Any], tmp_path: Path
 ) -> None:
     least, most = field.metadata["range"]
     assert least <= field.default <= most
@@ -96,7 +96,7 @@ def test_each_number_has_a_range_and_the_process_refuses_what_lies_outside(
     }
     done = subprocess.run(
         [sys.executable, "-m", module],
-        env=bare | needed | {name: str(10**12)}, cwd=ROOT, capture_output=True, text=True, timeout=60,
+        env=bare | needed | {name: str(10**12)}, cwd=tmp_path, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 2
     word = "whole number" if kind is int else "number"
@@ -127,7 +127,7 @@ def test_a_form_refuses_what_is_malformed_and_takes_what_is_not(form: Form) -> N
 
 
 @pytest.mark.parametrize("module", PROCESSES)
-def test_a_process_names_each_malformed_address_at_once(module: str) -> None:
+def test_a_process_names_each_malformed_address_at_once(module: str, tmp_path: Path) -> None:
     fields = dataclasses.fields(importlib.import_module(module).Config)
     forms = {field.metadata["env"]: field.metadata["form"] for field in fields if field.metadata["form"]}
     bare = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{ROOT / 'gen/python'}"}
@@ -135,7 +135,7 @@ def test_a_process_names_each_malformed_address_at_once(module: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", module],
         env=bare | needed | {name: WRONG[form][0] for name, form in forms.items()},
-        cwd=ROOT, capture_output=True, text=True, timeout=60,
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 2
     assert sorted(done.stderr.splitlines()[1:]) == sorted(
@@ -172,7 +172,7 @@ def test_a_list_of_hashes_names_each_service_once(text: str, words: str) -> None
 @pytest.mark.parametrize(
     "module", [*(p for p in PROCESSES if "engine" not in p), "services.auth.bootstrap", "kit.migrate"]
 )
-def test_a_database_that_is_not_there_is_named_by_its_setting(module: str) -> None:
+def test_a_database_that_is_not_there_is_named_by_its_setting(module: str, tmp_path: Path) -> None:
     bare = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{ROOT / 'gen/python'}"}
     needed = {}
     if module.startswith("services") and module.endswith("main"):
@@ -184,7 +184,7 @@ def test_a_database_that_is_not_there_is_named_by_its_setting(module: str) -> No
     done = subprocess.run(
         [sys.executable, "-m", module],
         env=bare | needed | {"DATABASE_URL": "postgresql://postgres@127.0.0.1:1/x"},
-        cwd=ROOT, capture_output=True, text=True, timeout=60,
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
