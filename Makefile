@@ -62,4 +62,5 @@ promises: $(VENV)/dev ## run the tests of docs/promises.md; P="1 4" runs only th
 	@$(BIN)/python tests/promises.py $(P)
 
 clean: ## remove the environment and the data of `make run`
+	@test ! -e $(VENV)/runtime || $(BIN)/python -m stack clean
 	@rm -rf $(VENV) .data

@@ -19,7 +19,7 @@ Manifest = Mapping[str, Any]
 ROOT = Path(__file__).resolve().parent.parent
 COMPONENT = "app.kubernetes.io/component"
 # Processes without a Config class: what they read, and must be given.
-PLAIN = {"kit.migrate": {"DATABASE_URL"}, "services.sync.trim": {"DATABASE_URL"}}
+PLAIN = {"kit.migrate": {"DATABASE_URL"}}
 
 
 def template_of(manifest: Manifest) -> Any:

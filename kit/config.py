@@ -1,5 +1,6 @@
 """Settings come from the environment into frozen dataclasses; a process with a wrong one does not start."""
 
+import argparse
 import dataclasses
 import difflib
 import os
@@ -35,22 +36,33 @@ def _http_url(raw: str) -> bool:
 
 
 def _database_url(raw: str) -> bool:
-    """What libpq takes: several hosts, none, or no port; the driver reads the rest."""
+    """What libpq takes: several hosts, none, or no port. What a password could be torn apart by is written in %XX."""
     scheme, _, rest = raw.partition("://")
-    hosts = re.split("[/?]", rest, maxsplit=1)[0].rpartition("@")[2]
-    if scheme not in ("postgres", "postgresql") or re.search(r"\s", raw):
+    # `#`, a second `@` and brackets belong to no part but the one that they would end too early.
+    if scheme not in ("postgres", "postgresql") or re.search(r"[^!-~]|#|@.*@|[\[\]].*@", rest):
+        return False
+    authority = re.split("[/?]", rest, maxsplit=1)[0]
+    if "@" in rest and "@" not in authority:
         return False
     try:
-        ports = urllib.parse.parse_qs(urllib.parse.urlsplit(f"x://h/?{rest.partition('?')[2]}").query).get(
-            "port", []
-        )
+        query = urllib.parse.urlsplit(f"x://h/?{rest.partition('?')[2]}").query
+        ports = urllib.parse.parse_qs(query).get("port", [])
     except ValueError:
         return False
-    for host in hosts.split(","):
+    for host in authority.rpartition("@")[2].split(","):
+        if not re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:]*)(:[^\[\]:]*)?", host):
+            return False
         tail = host.rpartition("]")[2]
         if ":" in tail:
             ports.append(tail.rpartition(":")[2])
     return all(_port(port, 1) for each in ports for port in each.split(","))
+
+
+def principal(raw: str) -> str:
+    """A principal as a command's argument. Raises argparse.ArgumentTypeError."""
+    if re.fullmatch(r"(user|agent|service):[A-Za-z0-9._@-]{1,100}", raw) is None:
+        raise argparse.ArgumentTypeError("a principal such as user:olga (also agent: or service:)")
+    return raw
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +76,7 @@ class Form:
 LISTEN = Form("host:port with a port from 0 to 65535", lambda raw: address(raw, least=0))
 TARGET = Form("host:port with a port from 1 to 65535", address)
 HTTP_URL = Form("http://host:port or https://host:port with a port from 1 to 65535", _http_url)
-DATABASE_URL = Form("postgresql://… with ports from 1 to 65535", _database_url)
+DATABASE_URL = Form("postgresql://… with ports from 1 to 65535, and # @ / ? [ ] of a password as %XX", _database_url)
 
 
 def setting(

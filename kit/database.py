@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import os
 import re
+import socket
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,15 @@ def load_queries(path: Path) -> Mapping[str, str]:
         name, _, sql = part.partition("\n")
         queries[name.strip()] = sql.strip()
     return queries
+
+
+def why(error: BaseException) -> str:
+    """What may be said of a database that cannot be used. A driver's own words quote the address, and its password."""
+    if isinstance(error, asyncpg.PostgresError):
+        return f"{type(error).__name__} ({error.sqlstate})"
+    if isinstance(error, OSError) and (error.errno or 0) > 0:
+        return f"[Errno {error.errno}] {os.strerror(error.errno or 0)}"
+    return "the host's name is not known" if isinstance(error, socket.gaierror) else type(error).__name__
 
 
 class UnauditedChange(Exception):
@@ -99,8 +110,7 @@ class Database:
                 },
             )
         except (OSError, ValueError, asyncpg.InterfaceError) as error:
-            why = str(error) or type(error).__name__
-            raise OSError(f"the database that DATABASE_URL names cannot be reached: {why}") from error
+            raise OSError(f"the database that DATABASE_URL names cannot be reached: {why(error)}") from error
         if await pool.fetchval("show synchronous_commit") == "off":
             await pool.close()
             raise OSError("synchronous_commit is off: acknowledged writes could be lost; turn it on")

@@ -18,6 +18,7 @@ from pathlib import Path
 import asyncpg
 
 from kit.config import DATABASE_URL
+from kit.database import why
 
 SERVICES = ("sync", "auth", "compliance", "index", "entries", "capture")
 ROLES = tuple(f"teamlore_{name}" for name in ("auth", "sync", "feed", "compliance", "index"))
@@ -160,7 +161,7 @@ def main() -> None:
     except MigrationError as error:
         sys.exit(f"migration failed: {error}")
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
-        sys.exit(f"cannot migrate the database that DATABASE_URL names: {error or type(error).__name__}")
+        sys.exit(f"cannot migrate the database that DATABASE_URL names: {why(error)}")
     print(f"{len(done)} migrations applied" if done else "the database is up to date", file=sys.stderr)
 
 

@@ -24,6 +24,7 @@ from teamlore.common.v1 import access_pb2
 
 from kit import audit, identity, telemetry, validation
 from kit.access import Caller
+from kit.database import why
 from kit.decisions import DENIALS, Decisions
 from kit.errors import TABLE, Refusal, field_invalid, from_driver, trailers
 from kit.foundation import Drain, Foundation, Settings
@@ -95,7 +96,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         self._limits = limits
         self._decisions = decisions
         self._handlers: dict[str, Any] = {}
-        self._open = {"unary": 0, "stream": 0}
+        self._open = {"unary": 0, "opening": 0, "stream": 0}
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         """Wraps a handler of ours; health and reflection pass as they are."""
@@ -130,9 +131,10 @@ class Interceptor(grpc.aio.ServerInterceptor):
             seen = _Call(method.full_name)
             with _span(seen.method, context):
                 try:
-                    with self._counted("stream", STREAM_BUDGET):
+                    await self._open_stream(method, context, seen)
+                    with self._held(seen.caller), self._counted("stream", STREAM_BUDGET):
                         request, call = await self._admit(method, request_type, raw, context, seen)
-                        with self._held(seen.caller), audit.calling(call):
+                        with audit.calling(call):
                             async for answer in handler.unary_stream(request, context):
                                 await _write(context, answer)
                     _answered(seen.method, "OK")
@@ -143,7 +145,8 @@ class Interceptor(grpc.aio.ServerInterceptor):
             seen = _Call(method.full_name)
             with _span(seen.method, context):
                 try:
-                    with self._counted("stream", STREAM_BUDGET):
+                    await self._open_stream(method, context, seen)
+                    with self._held(seen.caller), self._counted("stream", STREAM_BUDGET):
                         raw = await self._arrives(context)
                         if raw is None:
                             raise field_invalid("", "the stream held no message")
@@ -151,12 +154,11 @@ class Interceptor(grpc.aio.ServerInterceptor):
                         arriving = self._arriving(method, request_type, first, call, context, seen)
                         answer = None
                         async with contextlib.aclosing(arriving) as requests:
-                            with self._held(seen.caller):
-                                if method.server_streaming:
-                                    async for each in handler.stream_stream(requests, context):
-                                        await _write(context, each)
-                                else:
-                                    answer = await handler.stream_unary(requests, context)
+                            if method.server_streaming:
+                                async for each in handler.stream_stream(requests, context):
+                                    await _write(context, each)
+                            else:
+                                answer = await handler.stream_unary(requests, context)
                     _answered(seen.method, "OK")
                     return answer
                 except Exception as error:
@@ -169,6 +171,14 @@ class Interceptor(grpc.aio.ServerInterceptor):
         if method.server_streaming:
             return grpc.unary_stream_rpc_method_handler(stream, None, _as_bytes)
         return grpc.unary_unary_rpc_method_handler(unary, None, _as_bytes)
+
+    async def _open_stream(self, method: MethodDescriptor, context: Any, seen: _Call) -> None:
+        """Authenticates before a stream takes a place that others wait for: its first message may be long in coming."""
+        if access_of(method).public:
+            return
+        seen.deciding = True
+        with self._counted("opening", UNARY_BUDGET):
+            seen.caller = await self._built.authenticator.authenticate(_metadata(context))
 
     def _held(self, caller: Caller | None) -> contextlib.AbstractContextManager[None]:
         """Counts an open stream of the caller; another service of ours may hold any number."""
@@ -249,15 +259,11 @@ class Interceptor(grpc.aio.ServerInterceptor):
             self._limits.take_public(seen.method, context.peer())
         else:
             seen.deciding = True
-            metadata = [
-                (str(key), value)
-                for key, value in context.invocation_metadata() or ()
-                if isinstance(value, str)
-            ]
-            if first is None or seen.caller is None:
-                caller = await self._built.authenticator.authenticate(metadata)
+            if seen.caller is None:
+                caller = await self._built.authenticator.authenticate(_metadata(context))
             else:
                 caller = await self._built.authenticator.renew(seen.caller)
+            if first is not None:
                 _require_same(access, request, first)
             seen.caller = caller
             if not caller.internal:
@@ -368,6 +374,11 @@ def _require_same(access: access_pb2.Access, request: Message, first: Message) -
             raise field_invalid(name, "a stream is about what its first message names")
 
 
+def _metadata(context: Any) -> list[tuple[str, str]]:
+    """What a call says of itself in text."""
+    return [(str(key), value) for key, value in context.invocation_metadata() or () if isinstance(value, str)]
+
+
 def _as_bytes(answer: Message | bytes) -> bytes:
     """An answer for the wire; a handler may have written it itself."""
     return answer if isinstance(answer, bytes) else answer.SerializeToString()
@@ -446,9 +457,7 @@ def run(service: str, settings: S, queries: Path, build: Build[S], connections: 
         refusal = from_driver(error)
         if refusal is None and type(error).__module__.split(".")[0] != "asyncpg":
             raise
-        sys.exit(
-            f"{service} cannot start: the database that DATABASE_URL names refuses: {str(error).splitlines()[0]}"
-        )
+        sys.exit(f"{service} cannot start: the database that DATABASE_URL names refuses: {why(error)}")
 
 
 async def _serve(service: str, settings: S, queries: Path, build: Build[S], connections: int) -> None:

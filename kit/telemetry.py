@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-_PARENT = "traceparent"
+_PARENT, _LONGEST_PARENT = "traceparent", 512
 _propagator = TraceContextTextMapPropagator()
 
 tracer = trace.get_tracer("teamlore")
@@ -49,7 +49,8 @@ class _JsonLines(logging.Formatter):
 def parent_of(metadata: Iterable[tuple[str, Any]] | None) -> Context | None:
     """Whose span a call belongs below; None where its metadata does not say. `tracestate` is anybody's text: not read."""
     for key, value in metadata or ():
-        if key == _PARENT and isinstance(value, str):
+        # Of a longer one the library writes a line to the log, and anybody may send it.
+        if key == _PARENT and isinstance(value, str) and len(value) <= _LONGEST_PARENT:
             return _propagator.extract({_PARENT: value})
     return None
 

@@ -1,4 +1,5 @@
 """`python -m stack`: run everything until Ctrl-C. `python -m stack demo`: tell the story on a stack that then goes.
+`python -m stack clean`: remove what a stack has written.
 
 Exit codes: 0 all went well, 1 something failed (one line on standard error says what), 2 wrong usage.
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from stack import story
 from stack.errors import StackError
-from stack.launch import Stack, launch
+from stack.launch import Stack, clean, launch
 from stack.people import People, ensure_people
 from stack.topology import Settings, address
 
@@ -95,15 +96,19 @@ async def demo() -> None:
 def main() -> int:
     """Read the command line and the environment; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m stack", description="Run Teamlore on this machine.")
-    parser.add_argument("command", nargs="?", choices=("run", "demo"), default="run")
+    parser.add_argument("command", nargs="?", choices=("run", "demo", "clean"), default="run")
     parser.add_argument("--data", type=Path, default=Path(".data"), help="data folder (default: .data)")
     arguments = parser.parse_args()
     settings = Settings(
         data=arguments.data.absolute(),
         database_url=os.environ.get("DATABASE_URL"),
         qdrant_url=os.environ.get("QDRANT_URL"),
+        environ=os.environ,
     )
     try:
+        if arguments.command == "clean":
+            clean(settings)
+            return 0
         asyncio.run(demo() if arguments.command == "demo" else run(settings))
     except StackError as error:
         print(f"error: {error}", file=sys.stderr)

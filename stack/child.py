@@ -26,7 +26,7 @@ class Child:
     log_path: Path
     """File its output is appended to."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables over those of the supervisor's own environment."""
+    """Variables over those that any process needs of the supervisor's own environment."""
     ready: Ready | None = None
     """When it counts as started; None means at once."""
     cwd: Path | None = None

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import os
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import asyncpg
+
+from kit.config import DATABASE_URL
 from stack import topology
 from stack.credentials import service_tokens
+from stack.environment import needed
 from stack.errors import StackError, disk_errors
 from stack.logtail import last_line, log_size, open_log, text_since
+from stack.placement import relocation_folder
 from stack.ports import LOOPBACK, is_free, kept_ports
 from stack.postgres import Postgres
 from stack.supervisor import Supervisor
@@ -54,7 +59,7 @@ async def migrate(settings: Settings, database_url: str) -> None:
     """Bring the database up to date; StackError with the last thing the command said when it cannot."""
     log = topology.log_path(settings, "migrate")
     begin = log_size(log)
-    env = os.environ | topology.python_env(settings) | {"DATABASE_URL": database_url}
+    env = needed() | topology.python_env(settings) | {"DATABASE_URL": database_url}
     with open_log(log) as output:
         process = await asyncio.create_subprocess_exec(
             *topology.migrate_command(settings),
@@ -80,6 +85,8 @@ async def _bring_up(
 ) -> Stack | None:
     database_url, relocated = settings.database_url, None
     if database_url is not None:
+        if not DATABASE_URL.fits(database_url):
+            raise StackError(f"DATABASE_URL must be {DATABASE_URL.words}")
         say(f"database: {_place(database_url)}, as DATABASE_URL says")
     else:
         say(f"database: an own Postgres in {settings.data / 'postgres'}, as DATABASE_URL is not set")
@@ -103,6 +110,7 @@ async def _bring_up(
         database_url, relocated = postgres.dsn, postgres.relocated
     facts = Facts(database_url=database_url, ports=ports, tokens=tokens)
     await migrate(settings, database_url)
+    await _refuse_lost_keys(settings, database_url)
     engine, services = topology.engine(settings, facts), topology.services(settings, facts)
     _refuse_taken_ports(settings, {child.name: ports[child.name] for child in (*engine, *services)})
     if not (await supervisor.start(*engine) and await supervisor.start(*services)):
@@ -112,12 +120,46 @@ async def _bring_up(
 
 def _place(database_url: str) -> str:
     """Where a database is: host, port and name; never the user or the password."""
+    parts = urlsplit(database_url)
+    hosts = parts.netloc.rpartition("@")[2] or "this machine"
+    return f"{hosts}{'' if ':' in hosts else ':5432'}{parts.path}"
+
+
+async def _refuse_lost_keys(settings: Settings, database_url: str) -> None:
+    """StackError where the database's key store is gone: each service would refuse it, again and again."""
+    place = topology.keystore(settings)
+    if place.exists():
+        return
+    connection = await asyncpg.connect(database_url)
     try:
-        parts = urlsplit(database_url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        return "one that cannot be read"
-    return f"{host or 'this machine'}:{port or 5432}{parts.path}"
+        if await connection.fetchval("select to_regclass('memory.key_store')") is None:
+            return
+        if await connection.fetchval("select count(*) from memory.key_store") == 0:
+            return
+    finally:
+        await connection.close()
+    anew = "name an empty database" if settings.database_url else "run `python -m stack clean"
+    if not settings.database_url:
+        anew += f" --data {settings.data}`"
+    raise StackError(
+        f"there is no key store in {place}, and the database was sealed with one: put it back, or {anew} to begin anew"
+    )
+
+
+def clean(settings: Settings) -> None:
+    """Remove all that a stack has written, in the data folder and beside it; StackError while one runs on it."""
+    if settings.data.exists():
+        with _claimed(settings.data):
+            _remove(relocation_folder(settings.data / "postgres"))
+            _remove(settings.data)
+    else:
+        _remove(relocation_folder(settings.data / "postgres"))
+
+
+def _remove(folder: Path) -> None:
+    with disk_errors(folder):
+        if folder.exists():
+            shutil.rmtree(folder)
 
 
 def _refuse_taken_ports(settings: Settings, ports: dict[str, int]) -> None:

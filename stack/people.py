@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import grpc
 from teamlore.auth.v1 import access_pb2, access_pb2_grpc
 
 from stack import topology
+from stack.environment import needed
 from stack.errors import StackError
 from stack.jsonfile import load, save
 from stack.topology import Facts, Settings
@@ -56,7 +56,7 @@ async def _bootstrap(settings: Settings, facts: Facts) -> str:
     process = await asyncio.create_subprocess_exec(
         settings.python, "-m", "services.auth.bootstrap",
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env=os.environ | topology.python_env(settings) | {"DATABASE_URL": facts.database_url}, cwd=settings.root,
+        env=needed() | topology.python_env(settings) | {"DATABASE_URL": facts.database_url}, cwd=settings.root,
     )  # fmt: skip
     said, complained = await process.communicate()
     if process.returncode == 3:

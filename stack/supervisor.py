@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from stack.child import Child, guarded
+from stack.environment import needed
 from stack.errors import StackError, disk_errors
 from stack.health import grpc_serving
 from stack.logtail import last_line, log_size, open_log, text_since
@@ -180,7 +181,7 @@ class Supervisor:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=os.environ | dict(child.env),
+                env=needed() | dict(child.env),
                 cwd=child.cwd,
                 start_new_session=True,
             )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stack.child import Child
 from stack.credentials import token_hash
+from stack.environment import chosen
 from stack.ports import LOOPBACK
 
 SERVICES = ("auth", "sync", "feed", "compliance", "index")
@@ -42,6 +43,8 @@ class Settings:
     """A Qdrant of one's own; None starts the vector engine."""
     extra: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """More variables for a service, by its name."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """Where a person may have set what the services can be told; the rest of it is not passed on."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ def service_env(settings: Settings, facts: Facts, name: str) -> dict[str, str]:
         env["TEAMLORE_SERVICE_TOKEN"] = facts.tokens[name]
     if name == "index":
         env["QDRANT_URL"] = settings.qdrant_url or f"http://{address(facts, ENGINE)}"
-    return env | dict(settings.extra.get(name, {}))
+    return chosen(name, settings.environ) | env | dict(settings.extra.get(name, {}))
 
 
 def migrate_command(settings: Settings) -> tuple[str, ...]:

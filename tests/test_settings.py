@@ -9,10 +9,13 @@ import typing
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from kit.config import DATABASE_URL, HTTP_URL, LISTEN, TARGET, ConfigError, Form, load
+from kit.database import Database
 from services.auth.tokens import parse_service_hashes
+from stack import environment, topology
 
 ROOT = Path(__file__).resolve().parents[1]
 PROCESSES = sorted(
@@ -23,6 +26,12 @@ PROCESSES = sorted(
 GOOD = {
     LISTEN: "127.0.0.1:0", TARGET: "auth:8080", HTTP_URL: "http://qdrant:6334", DATABASE_URL: "postgresql://db/x",
 }  # fmt: skip
+# Passwords with a sign that ends a part of the address: each makes a driver quote some of it, or call another host.
+TORN = tuple(
+    f"postgres://u:{password}@127.0.0.1:5432/x"
+    for password in ("SecretPart#w", "12#SecretPart", "SecretPart/w", "12/SecretPart", "SecretPart?w", "12?SecretPart",
+                     "w@SecretPart", "[SecretPart]", "]SecretPart[", "SecretPart℀", "Secret Part")
+)  # fmt: skip
 WRONG = {
     LISTEN: ("127.0.0.1:99999", "127.0.0.1", ":8080", "8080", "http://127.0.0.1:80", "a b:80", "x:-1", "x:", "x:8o", "::1:8080"),
     TARGET: ("nonsense", "http://auth:8080", "x y", "x y:80", "auth:0", "auth:65536", "auth:", ":8080", "auth:80/x", "a:b:1"),
@@ -30,7 +39,7 @@ WRONG = {
     DATABASE_URL: (
         "postgresql://db:99999/x", "postgresql://u:p@db:0/x", "mysql://db/x", "db", "postgresql:/db",
         "postgresql://a:5432,b:99999/x", "postgresql://[::1]:99999/x", "postgresql:///x?host=h&port=99999",
-        "postgresql://db:54 32/x", "postgresql://db:port/x",
+        "postgresql://db:54 32/x", "postgresql://db:port/x", *TORN,
     ),
 }  # fmt: skip
 RIGHT = {
@@ -38,7 +47,8 @@ RIGHT = {
     TARGET: ("auth:1", "auth.teamlore.svc.cluster.local:8080", "[fe80::1]:65535"),
     HTTP_URL: ("http://127.0.0.1:6334", "https://q.example.com:6334/", "http://[::1]:6334"),
     DATABASE_URL: (
-        "postgresql://postgres@127.0.0.1:5432/teamlore", "postgres://u:p:q@db/x", "postgresql:///x?host=/run/postgresql",
+        "postgresql://postgres@127.0.0.1:5432/teamlore", "postgres://u:a%23b%40c%2Fd%3Fe%5B@db/x", "postgresql://u%40h@/x?host=h",
+        "postgres://u:p:q@db/x", "postgresql:///x?host=/run/postgresql",
         "postgresql://a:5432,b:5433/x?target_session_attrs=primary", "postgresql://u@[::1]/x", "postgresql://db",
     ),
 }  # fmt: skip
@@ -73,7 +83,7 @@ def test_all_processes_are_looked_at() -> None:
     ("module", "kind", "field"), numbers(), ids=lambda value: getattr(value, "name", None)
 )
 def test_each_number_has_a_range_and_the_process_refuses_what_lies_outside(
-    module: str, kind: type, field: dataclasses.Field[Any]
+    module: str, kind: type, field: dataclasses.Field[Any], tmp_path: Path
 ) -> None:
     least, most = field.metadata["range"]
     assert least <= field.default <= most
@@ -86,7 +96,7 @@ def test_each_number_has_a_range_and_the_process_refuses_what_lies_outside(
     }
     done = subprocess.run(
         [sys.executable, "-m", module],
-        env=bare | needed | {name: str(10**12)}, cwd=ROOT, capture_output=True, text=True, timeout=60,
+        env=bare | needed | {name: str(10**12)}, cwd=tmp_path, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 2
     word = "whole number" if kind is int else "number"
@@ -117,7 +127,7 @@ def test_a_form_refuses_what_is_malformed_and_takes_what_is_not(form: Form) -> N
 
 
 @pytest.mark.parametrize("module", PROCESSES)
-def test_a_process_names_each_malformed_address_at_once(module: str) -> None:
+def test_a_process_names_each_malformed_address_at_once(module: str, tmp_path: Path) -> None:
     fields = dataclasses.fields(importlib.import_module(module).Config)
     forms = {field.metadata["env"]: field.metadata["form"] for field in fields if field.metadata["form"]}
     bare = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{ROOT / 'gen/python'}"}
@@ -125,7 +135,7 @@ def test_a_process_names_each_malformed_address_at_once(module: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", module],
         env=bare | needed | {name: WRONG[form][0] for name, form in forms.items()},
-        cwd=ROOT, capture_output=True, text=True, timeout=60,
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 2
     assert sorted(done.stderr.splitlines()[1:]) == sorted(
@@ -162,7 +172,7 @@ def test_a_list_of_hashes_names_each_service_once(text: str, words: str) -> None
 @pytest.mark.parametrize(
     "module", [*(p for p in PROCESSES if "engine" not in p), "services.auth.bootstrap", "kit.migrate"]
 )
-def test_a_database_that_is_not_there_is_named_by_its_setting(module: str) -> None:
+def test_a_database_that_is_not_there_is_named_by_its_setting(module: str, tmp_path: Path) -> None:
     bare = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{ROOT / 'gen/python'}"}
     needed = {}
     if module.startswith("services") and module.endswith("main"):
@@ -174,11 +184,37 @@ def test_a_database_that_is_not_there_is_named_by_its_setting(module: str) -> No
     done = subprocess.run(
         [sys.executable, "-m", module],
         env=bare | needed | {"DATABASE_URL": "postgresql://postgres@127.0.0.1:1/x"},
-        cwd=ROOT, capture_output=True, text=True, timeout=60,
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert "DATABASE_URL" in line and "Errno 111" in line
+
+
+@pytest.mark.parametrize("service", topology.SERVICES)
+def test_the_stack_gives_a_service_each_of_its_settings(service: str) -> None:
+    ports, tokens = dict.fromkeys(topology.PORTS, 1), dict.fromkeys(topology.TOKEN_HOLDERS, "t")
+    itself = topology.service_env(
+        topology.Settings(ROOT), topology.Facts("postgresql://db", ports, tokens), service
+    )
+    fields = dataclasses.fields(importlib.import_module(f"services.{service}.main").Config)
+    assert set(environment.SETTINGS[service]) == {field.metadata["env"] for field in fields} - set(itself)
+
+
+@pytest.mark.parametrize("address", [*TORN[:2], "postgres://u:SecretPart@no-such-host.invalid/x", "SecretPart"])
+def test_no_part_of_a_password_is_repeated(address: str, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    bare = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{ROOT / 'gen/python'}", "DATABASE_URL": address}
+    for words in (["kit.migrate"], ["services.sync.trim", "--older-than", "1"], ["stack", "run", "--data", str(tmp_path)]):
+        assert subprocess.run([sys.executable, "-m", *words], env=bare, cwd=ROOT, timeout=60).returncode in (1, 2)
+    said = capfd.readouterr()
+    assert "DATABASE_URL" in said.err and "Secret" not in said.out + said.err and "Part" not in said.out + said.err
+
+
+async def test_a_driver_s_words_about_an_address_are_not_repeated() -> None:
+    for address in TORN:
+        with pytest.raises((OSError, asyncpg.PostgresError)) as caught:
+            await Database.connect(address, "sync", ROOT / "services" / "sync" / "queries.sql")
+        assert "Secret" not in str(caught.value) and "Part" not in str(caught.value)
 
 
 def test_the_platform_guide_names_every_setting() -> None:

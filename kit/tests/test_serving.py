@@ -744,3 +744,31 @@ async def test_a_stream_is_read_no_faster_than_it_is_served(served: Served) -> N
     assert sent <= 4 and len(served.push.calls) == 1
     sending.cancel()
     call.cancel()
+
+
+async def test_who_has_no_credential_takes_no_stream_of_others(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "STREAM_BUDGET", 3)
+    silent = [served.sync.PushStream(timeout=30) for _ in range(6)]
+    reasons = sorted([(await refused(asyncio.wait_for(call.read(), 10)))[0] for call in silent])
+    assert reasons == ["CREDENTIAL_MISSING"] * 4 + ["RATE_LIMITED"] * 2
+    assert await talk(served, batch(1, BANK)) == ([1], "OK")
+
+
+async def test_who_holds_streams_uses_up_its_own_before_those_of_all(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "STREAM_BUDGET", 3)
+    metadata = (("authorization", "Bearer eve"),)
+    silent = [served.sync.PushStream(metadata=metadata, timeout=30) for _ in range(6)]
+    ended = [asyncio.create_task(call.read()) for call in silent]
+    while sum(task.done() for task in ended) < 4:
+        await asyncio.sleep(0.02)
+    assert {told(task.exception())[0] for task in ended if task.done()} == {"RATE_LIMITED"}  # type: ignore[arg-type]
+    assert await talk(served, batch(1, BANK)) == ([1], "OK")
+    assert (await refused(served.watch("eve").read()))[0] == "RATE_LIMITED"
+    await served.watch("bob").read()
+    for call in silent:
+        call.cancel()
+    await asyncio.gather(*ended, return_exceptions=True)

@@ -11,6 +11,8 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
+from kit import telemetry
+
 PROGRAM = """
 from kit import telemetry
 telemetry.start("feed")
@@ -80,3 +82,11 @@ def test_what_is_counted_reaches_a_collector_where_one_is_named(collector: Colle
         }
     else:
         assert done.stdout == "False False\n" and collector.names == []
+
+
+def test_anybody_s_long_traceparent_writes_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    good = f"00-{'a' * 32}-{'b' * 16}-01"
+    assert telemetry.parent_of((("traceparent", good),)) is not None
+    for value in (good + "x" * 1000, "x" * 513, "x" * 8000, "no parent"):
+        telemetry.parent_of((("traceparent", value),))
+    assert not caplog.records

@@ -98,3 +98,7 @@ select memory.begin_epoch($1)
 -- name: erase_again
 -- Applies an erasure of before the restore; no value where it is known.
 select memory.erase_again($1, $2, $3, $4, $5, $6)
+
+-- name: is_not_older
+-- Whether the database knows the newest erasure ($1; empty: none) and the epoch ($2) of the key store's ledger.
+select memory.is_not_older($1, $2)

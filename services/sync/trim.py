@@ -6,12 +6,11 @@ old tombstones. Nothing that is live or forgotten leaves, and what was erased st
 below a horizon reconcile. It needs DATABASE_URL alone, may be stopped and run again at any time, and takes at most half
 of one connection's time.
 
-Exit codes: 0 done; 1 the database cannot be used or a bank is not there; 2 an argument or DATABASE_URL is wrong.
+Exit codes: 0 done; 1 the database cannot be used or a bank is not there; 2 an argument or a setting is wrong.
 """
 
 import argparse
 import asyncio
-import os
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -20,14 +19,21 @@ from datetime import timedelta
 from typing import Any
 
 from kit import audit
-from kit.config import DATABASE_URL
-from kit.database import Database
+from kit.config import DATABASE_URL, load_or_exit, principal, setting
+from kit.database import Database, why
 from kit.errors import from_driver
 from services.sync.store import QUERIES
 
 # Changes of one transaction.
 WINDOW = 1000
 LONGEST_DAYS = 36_500.0
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the command is told besides its arguments."""
+
+    database_url: str = setting("DATABASE_URL", form=DATABASE_URL)
 
 
 @dataclass
@@ -89,12 +95,12 @@ async def every_bank(database: Database) -> AsyncIterator[str]:
         after = rows[-1]["bank"]
 
 
-async def trim(database: Database, terms: Terms, bank: str = "", principal: str = "service:sync") -> Done:
+async def trim(database: Database, terms: Terms, bank: str = "", who: str = "service:sync") -> Done:
     """Trims one bank, or all. Raises NoBank."""
     done = Done()
 
     async def one(each: str) -> None:
-        with audit.calling(audit.CallContext("bank.horizon_raised", principal, "operator")):
+        with audit.calling(audit.CallContext("bank.horizon_raised", who, "operator")):
             await raise_horizon(database, each, terms, done)
         await compact(database, each, done)
 
@@ -106,10 +112,10 @@ async def trim(database: Database, terms: Terms, bank: str = "", principal: str 
     return done
 
 
-async def _run(dsn: str, terms: Terms, bank: str, principal: str) -> Done:
+async def _run(dsn: str, terms: Terms, bank: str, who: str) -> Done:
     database = await Database.connect(dsn, "sync", QUERIES, size=1)
     try:
-        return await trim(database, terms, bank, principal)
+        return await trim(database, terms, bank, who)
     finally:
         await database.close()
 
@@ -136,20 +142,19 @@ def arguments(given: list[str] | None = None) -> Any:
         help="wait until devices seen within that time have confirmed what was erased (90)",
     )
     parser.add_argument("--bank", default="", help="this bank alone")
-    parser.add_argument("--principal", default="service:sync", help="who decides it, named by the audit rows")
+    parser.add_argument(
+        "--principal", type=principal, default="service:sync", help="who decides it, named by the audit rows"
+    )
     return parser.parse_args(given)
 
 
 def main() -> None:
     """The command; exit codes as the module says."""
     asked = arguments()
-    dsn = os.environ.get("DATABASE_URL", "")
-    if not DATABASE_URL.fits(dsn):
-        print(f"DATABASE_URL must be {DATABASE_URL.words}", file=sys.stderr)
-        sys.exit(2)
+    config = load_or_exit(Config)
     try:
         done = asyncio.run(
-            _run(dsn, Terms(asked.older_than, asked.devices_seen_within), asked.bank, asked.principal)
+            _run(config.database_url, Terms(asked.older_than, asked.devices_seen_within), asked.bank, asked.principal)
         )
     except NoBank:
         sys.exit("there is no such bank")
@@ -157,8 +162,8 @@ def main() -> None:
         refusal = from_driver(error)
         if refusal is None and type(error).__module__.split(".")[0] != "asyncpg":
             raise
-        why = refusal.message if refusal is not None else str(error).splitlines()[0]
-        sys.exit(f"stopped before the end, run it again once it is mended: {why}")
+        said = refusal.message if refusal is not None else why(error)
+        sys.exit(f"stopped before the end, run it again once it is mended: {said}")
     print(
         f"{done.banks} banks: {done.removed} changes left, {done.raised} horizons rose,"
         f" {done.waiting} wait for the index, a device or a hold"

@@ -13,13 +13,15 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from stack import topology
 from stack.credentials import service_tokens, token_hash
 from stack.errors import StackError
 from stack.health import grpc_serving
-from stack.launch import launch
+from stack.launch import _claimed, clean, launch
+from stack.placement import relocation_folder
 from stack.ports import free_port, is_free, kept_ports
 from stack.tests.conftest import alive
 from stack.topology import Facts, Settings
@@ -85,6 +87,29 @@ async def test_comes_up_twice_with_the_same_data_and_leaves_nothing(settings: Se
     ]  # fmt: skip
 
 
+async def test_a_service_is_told_what_it_knows_and_not_what_else_its_person_exported(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = {"TEAMLORE_TOKEN": "tlk_mine", "TEAMLORE_SERVER": "@team", "TEAMLORE_TEAM_TOKEN": "tlk_x", "PGUSER": "me"}
+    told = {"TEAMLORE_CALLS_PER_MINUTE": "7", "TEAMLORE_JWT_SECONDS": "8", "OTEL_SERVICE_NAME": "s", "https_proxy": "p"}
+    for name, value in (mine | told).items():
+        monkeypatch.setenv(name, value)
+    settings = replace(settings, environ=dict(os.environ))
+    (settings.root / "kit" / "migrate.py").write_text(f"import os\nassert not {set(mine)} & set(os.environ)")
+    async with launch(settings, lambda _: None) as stack:
+        assert stack is not None
+        seen = {}
+        for name in stack.supervisor.names():
+            pairs = Path(f"/proc/{stack.supervisor.pid(name)}/environ").read_bytes().decode().split("\0")
+            seen[name] = {pair.partition("=")[0] for pair in pairs}
+    common = {"PATH", "OTEL_SERVICE_NAME", "https_proxy"}
+    for name, more in (
+        ("auth", {"TEAMLORE_CALLS_PER_MINUTE", "TEAMLORE_JWT_SECONDS"}), ("index", {"TEAMLORE_CALLS_PER_MINUTE"}),
+        ("engine", set[str]()), ("postgres", set[str]()),
+    ):  # fmt: skip
+        assert seen[name] & (set(mine) | set(told) | common) == common | more, name
+
+
 async def test_failed_migration_is_one_clear_line(settings: Settings) -> None:
     (settings.root / "kit" / "migrate.py").write_text("raise SystemExit('0007 was changed after it ran')")
     with pytest.raises(StackError, match=r"^the database .* migrated: 0007 was changed after it ran \(log:"):
@@ -116,6 +141,45 @@ async def test_a_lost_cluster_is_not_made_anew_under_the_keys_of_the_old(setting
     for told in ("put the cluster back", "set DATABASE_URL", f"remove {settings.data}"):
         assert told in str(refused.value)
     assert not (settings.data / "postgres").exists()
+
+
+async def test_a_lost_key_store_is_one_line_and_an_end(settings: Settings) -> None:
+    migrate = MIGRATE.replace(
+        "    print(",
+        "    await connection.execute('create schema if not exists memory')\n"
+        "    await connection.execute('create table if not exists memory.key_store (id text)')\n    print(",
+    )
+    (settings.root / "kit" / "migrate.py").write_text(migrate)
+    async with launch(settings, lambda _: None) as stack:
+        assert stack is not None, "a database that has no key store yet is none that lost it"
+        connection = await asyncpg.connect(stack.facts.database_url)
+        await connection.execute("insert into memory.key_store values ('one')")
+        await connection.close()
+    with pytest.raises(StackError, match=r"^there is no key store in .*keystore.db, .* or run `python -m stack clean"):
+        async with launch(settings, lambda _: None):
+            pass
+    clean(settings)
+    assert not settings.data.exists()
+    async with launch(settings, lambda _: None) as stack:
+        assert stack is not None
+
+
+async def test_clean_removes_what_lies_beside_the_data_and_nothing_of_a_running_stack(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = settings.data.parent / "moved"
+    monkeypatch.setattr("stack.launch.relocation_folder", lambda path: relocation_folder(path, moved))
+    mine, other = relocation_folder(settings.data / "postgres", moved), moved / "other"
+    for folder in (mine / "data", other, settings.data):
+        folder.mkdir(parents=True)
+    with _claimed(settings.data), pytest.raises(StackError, match="a stack already runs on"):
+        clean(settings)
+    assert mine.exists() and settings.data.exists()
+    clean(settings)
+    assert not mine.exists() and not settings.data.exists() and other.exists()
+    mine.mkdir()
+    clean(settings)
+    assert not mine.exists()
 
 
 async def test_taken_service_port_is_one_clear_line(settings: Settings) -> None:

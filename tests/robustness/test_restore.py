@@ -57,7 +57,7 @@ class Deployment:
         settings = Settings(self.process.data, root=ROOT)
         with Postgres(self.home, port=stack.facts.ports["postgres"]):
             env = topology.python_env(settings) | topology.service_env(settings, stack.facts, "compliance")
-            words = ("-m", "services.compliance.restored", "--principal", "user:olga")
+            words = ("-m", "services.compliance.restored", "--principal", "user:olga", "--force")
             done = subprocess.run(
                 [sys.executable, *words], cwd=ROOT, env=env | {"PATH": os.environ["PATH"]},
                 capture_output=True, text=True,

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import sys
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -21,6 +23,7 @@ from services.compliance.receipts import Terms, signing_key
 from services.compliance.restored import restored
 from services.compliance.store import QUERIES, Store
 
+ROOT = Path(__file__).resolve().parents[3]
 BANK, LATER = "project:restore-1", "project:restore-2"
 ROLES = ("auth", "sync", "feed", "compliance", "index")
 PUT = """select memory.put($1, 'user:alice', array[$2], array[''], array[null::timestamptz], array[$3::bigint],
@@ -213,3 +216,31 @@ async def test_no_key_is_destroyed_that_the_ledger_could_not_take(
     ledger = Ledger(world.keystore)
     assert [list(entry.slots) for entry in ledger.entries()] == [[here]]
     ledger.close()
+
+
+async def test_the_command_changes_nothing_where_nothing_tells_of_a_restore(world: World) -> None:
+    await world.erase(await world.put("gone-0001"))
+    backup = await world.back_up()
+
+    async def command(*more: str, who: str = "user:olga") -> tuple[int, str]:
+        env = {"PATH": os.environ["PATH"], "DATABASE_URL": world.url, "TEAMLORE_KEYSTORE": str(world.keystore)}
+        targets = {f"TEAMLORE_{name}_TARGET": "127.0.0.1:1" for name in ("AUTH", "SYNC", "INDEX")}
+        done = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "services.compliance.restored", "--principal", who, *more,
+            cwd=ROOT, env=env | targets | {"TEAMLORE_SERVICE_TOKEN": "t"}, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        _, said = await done.communicate()
+        return done.returncode or 0, said.decode()
+
+    async def epoch() -> int:
+        return int((await world.sql("select epoch from memory.history"))[0]["epoch"])
+
+    code, said = await command()
+    assert (code, await epoch()) == (3, 1) and "--force" in said and len(said.splitlines()) == 1
+    for who in ("olga", "user:o lga", "user:", "team:x"):
+        assert (await command("--force", who=who))[0] == 2
+    assert await epoch() == 1
+    assert ((await command("--force"))[0], await epoch()) == (0, 2)
+    world.url = backup
+    assert ((await command())[0], await epoch()) == (0, 3)
+    assert ((await command())[0], await epoch()) == (3, 3)
