@@ -51,6 +51,11 @@ select id, author, lane, derivation, fact_type, status, version, occurred_at, re
        last_seq, trust, may_be_stale, superseded_by, last_verified
 from memory.live_memories where bank = $1 and id = any ($2) order by id
 
+-- name: together
+-- Live memories of a bank that go when these ids are forgotten: themselves first, then the other chunks of their retains.
+select id from memory.live_memories where bank = $1 and id = any (memory.together($1, $2))
+order by id <> all ($2), id limit 1000
+
 -- name: keys_to_destroy
 -- The key slots of an erasure that are not destroyed yet; none before the destruction has begun, past all holds.
 select id, key_page, key_slot from memory.doomed_keys where erasure_id = $1 and bank = $2 and id = any ($3)

@@ -13,6 +13,8 @@ from services.sync.records import CLAIM
 from services.sync.store import Standing, StatusChange, Store
 
 VOUCHED = ("agent_verified", "human")
+MOST = 100
+"""Memories in one answer."""
 LARGEST_ANSWER = 2_500_000
 """Bytes of sealed content in one answer; gRPC takes 4 MiB."""
 

@@ -452,8 +452,11 @@ class GetMemoriesRequest(_message.Message):
 
     BANK_FIELD_NUMBER: _builtins.int
     MEMORY_IDS_FIELD_NUMBER: _builtins.int
+    TOGETHER_FIELD_NUMBER: _builtins.int
     bank: _builtins.str
     """The bank."""
+    together: _builtins.bool
+    """True to get as well what Forget takes along with these: the other chunks of their authors' retains, at most 1000."""
     @_builtins.property
     def memory_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """1 to 100 ids."""
@@ -463,10 +466,11 @@ class GetMemoriesRequest(_message.Message):
         *,
         bank: _builtins.str = ...,
         memory_ids: _abc.Iterable[_builtins.str] | None = ...,
+        together: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bank", b"bank", "memory_ids", b"memory_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bank", b"bank", "memory_ids", b"memory_ids", "together", b"together"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -486,7 +490,7 @@ class GetMemoriesResponse(_message.Message):
 
     @_builtins.property
     def remaining_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Live ones that no longer fitted into one answer: ask for them again."""
+        """Live ones that no longer fitted into one answer, of 100 memories at most: ask for them again."""
 
     def __init__(
         self,
