@@ -43,7 +43,7 @@ select deleted, erased, buried from memory.erase($1, $2, $3, $4)
 
 -- name: status
 -- Changes a memory's standing by compare-and-set; no row for one that is not live in the bank.
-select outcome, now_version, now_seq from memory.status($1, $2, $3, $4, $5, $6, $7, $8)
+select outcome, now_version, now_seq from memory.status($1, $2, $3, $4, $5, $6, $7, $8, $9)
 
 -- name: live_by_id
 -- Live memories of a bank by their ids.

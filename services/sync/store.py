@@ -37,6 +37,8 @@ class StatusChange:
     may_be_stale: bool | None = None
     superseded_by: str | None = None
     last_verified: datetime | None = None
+    by_person: bool = False
+    """Whether a person was present; by whom else a change is made, `human` falls to `agent_verified`."""
 
 
 @dataclass(frozen=True)

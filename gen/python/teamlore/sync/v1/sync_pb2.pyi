@@ -530,7 +530,8 @@ class UpdateStatusRequest(_message.Message):
     """`current`, `suspect`, `contradicted` or `superseded`. The last two leave recall by default."""
     trust: _builtins.str
     """`extracted`, `agent_inferred`, `agent_verified`, or `human`: the last one only where a person is present. A `claim`
-    without a source that teammates can open is at most `agent_inferred`.
+    without a source that teammates can open is at most `agent_inferred`. Where no person is present, any change of what is
+    `human` leaves it `agent_verified`, unless the change says less.
     """
     may_be_stale: _builtins.bool
     """Whether it may no longer hold."""
@@ -538,7 +539,7 @@ class UpdateStatusRequest(_message.Message):
     """Another live memory of the bank that takes its place; empty for none."""
     @_builtins.property
     def last_verified(self) -> _timestamp_pb2.Timestamp:
-        """When somebody looked whether it holds."""
+        """When somebody looked whether it holds; at most five minutes ahead of the server's clock."""
 
     def __init__(
         self,
