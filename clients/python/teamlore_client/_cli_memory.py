@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Save, list, recall and forget this project's memories.", no_args_is_help=True)
 
 _FACT_TYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_OPENABLE = re.compile(r"https?://[A-Za-z0-9\[]\S*|repo:[A-Za-z0-9_.@-]\S*")
+# The rule of the wire, word for word: what a source is, and what none is: a way out of the repository, a blank, what shows
+# nothing or turns writing around.
+OPENABLE = re.compile(
+    r"^(https?://[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?(:[0-9]{1,5})?([/?#].*)?|repo:[^:#/]+([#/].*)?)$"
+)
+NOT_OPENABLE = re.compile(
+    r"^repo:(.*/)?\.\.([/@#?]|$)|[\\\x00-\x20\x7f-\xa0"
+    "\u00ad\u061c\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
 _TEXT, _TAGS, _TAG, _CITATIONS, _CITED = 50_000, 50, 100, 20, 2_000
 _NAMED, _BEGINS = 3, 60
 _DONE_SECONDS = 30.0
@@ -315,6 +323,11 @@ def _moment(given: str) -> datetime | None:
         raise FieldInvalid("occurred_at", "must lie in the years 1 to 9999 in UTC") from None
 
 
+def openable(uri: str) -> bool:
+    """Return whether teammates can open a source, as far as its form tells."""
+    return OPENABLE.fullmatch(uri) is not None and NOT_OPENABLE.search(uri) is None
+
+
 def _check_for_team(memory: Memory) -> None:
     # The server's rules, told now rather than as a rejection at the next sync.
     if not visible(memory.text):
@@ -328,7 +341,7 @@ def _check_for_team(memory: Memory) -> None:
     if len(memory.citations) > _CITATIONS:
         raise FieldInvalid("citations", f"must be at most {_CITATIONS}")
     for each in memory.citations:
-        if each.uri and not (_OPENABLE.fullmatch(each.uri) and len(each.uri) <= _CITED):
+        if each.uri and not (openable(each.uri) and len(each.uri) <= _CITED):
             raise FieldInvalid(
                 "cite", "must be https://…, http://… or repo:<path>; for what only you can open give --excerpt"
             )
