@@ -1,12 +1,17 @@
 """What a laptop and a server must say alike, though neither may import the other."""
 
 import sys
+from urllib.parse import urlsplit
 
+import pytest
+from buf.validate import validate_pb2
 from hypothesis import given
 from hypothesis import strategies as st
-from teamlore_client import _memory, _pull, _sync
+from teamlore.common.v1.citation_pb2 import Citation
+from teamlore_client import _cli_memory, _memory, _pull, _sync
 
 from kit import texts
+from kit.validation import violations_of
 from services.sync.pushing import FORGOTTEN
 from services.sync.records import CLAIM
 
@@ -27,3 +32,41 @@ def test_the_same_words_are_the_same_to_both(text: str) -> None:
 def test_words_of_the_wire() -> None:
     assert _sync.FORGOTTEN == FORGOTTEN
     assert CLAIM == _memory.CLAIM
+
+
+def test_one_rule_says_what_teammates_can_open() -> None:
+    rules = Citation.DESCRIPTOR.fields_by_name["uri"].GetOptions().Extensions[validate_pb2.field]
+    assert rules.string.pattern == _cli_memory.OPENABLE.pattern
+    (rule,) = rules.cel
+    assert rule.expression == f"!this.matches(r'{_cli_memory.NOT_OPENABLE.pattern}')"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["https://wiki.example.com/q?a=1#b", "http://localhost:8080", "https://de.wikipedia.org/wiki/L\u00f6we",
+     "repo:docs/adr/0003.md@4f2a9c1#L12", "repo:.github/x", "repo:a/./b", "repo:..a/b", "repo:@scope/a..b", "repo:a.md#L1:3"],
+)  # fmt: skip
+def test_a_source_that_opens(uri: str) -> None:
+    assert violations_of(Citation(uri=uri)) == [] and _cli_memory.openable(uri)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["repo:../../etc/passwd", "repo:a/../b", "repo:a/..", "repo:..", "repo:..@4f2a", "repo:a/..#L1", "repo:/etc/passwd",
+     "repo:C:\\x", "repo:C:/x", "repo:a\\b", "repo:a\u202eb", "repo:", "https://[::1", "https://user:pass@example.com/",
+     "https://user@example.com", "https://ex\u202eample.com", "https://example.com/\u202eb", "https://", "https:///x",
+     "https://example.com:x/", "https://example.com\\@evil.example", "https://a/ b", "https://a/\u3000", "file:///etc/passwd"],
+)  # fmt: skip
+def test_a_source_that_is_none_is_refused_by_both(uri: str) -> None:
+    assert {each.field for each in violations_of(Citation(uri=uri))} == {"uri"}
+    assert not _cli_memory.openable(uri)
+
+
+def _is_http(uri: str) -> bool:
+    return uri.startswith("http")
+
+
+@given(st.from_regex(_cli_memory.OPENABLE, fullmatch=True).filter(_cli_memory.openable).filter(_is_http))
+def test_an_address_that_passes_has_a_host_and_no_user(uri: str) -> None:
+    split = urlsplit(uri)
+    assert split.hostname and split.username is None and split.password is None

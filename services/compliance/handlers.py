@@ -29,9 +29,15 @@ class ComplianceHandlers(compliance_pb2_grpc.ComplianceServiceServicer):
                 review_at = request.review_at.ToDatetime(tzinfo=UTC)
             except (ValueError, OverflowError) as error:
                 raise field_invalid("review_at", "must be a time between the years 1 and 9999") from error
+            if review_at <= datetime.now(UTC):
+                raise field_invalid("review_at", "must lie in the future")
         placed = await self._store.place_hold(
-            request.bank, uuid.uuid4().hex, request.matter, caller().principal, review_at
+            request.bank, uuid.uuid4().hex, request.matter, caller().principal, review_at, request.make_bank
         )
+        if placed is None:
+            raise Refusal(
+                "NOT_FOUND", "there is no such bank; to hold it before its first push, say make_bank"
+            )
         return compliance_pb2.PlaceHoldResponse(
             hold=_hold(placed.hold),
             stopped_erasures=placed.stopped,

@@ -1,3 +1,7 @@
+-- name: bank_exists
+-- Whether anybody has made the bank.
+select exists (select from memory.bank_heads where bank = $1)
+
 -- name: place_hold
 -- Places a hold under the bank's head lock; answers when.
 select memory.place_hold($1, $2, $3, $4, $5)

@@ -43,10 +43,21 @@ class Store:
         self._committed = committed
 
     async def place_hold(
-        self, bank: str, hold_id: str, matter: str, officer: str, review_at: datetime | None
-    ) -> Placed:
-        """Places a hold. Raises Refusal INVALID_SCOPE through the driver for a bank id without a layer."""
+        self,
+        bank: str,
+        hold_id: str,
+        matter: str,
+        officer: str,
+        review_at: datetime | None,
+        make_bank: bool = False,
+    ) -> Placed | None:
+        """Places a hold; None for an absent bank, unless that is to be made.
+
+        Raises Refusal INVALID_SCOPE through the driver for a bank to be made whose id has no layer.
+        """
         async with self._database.transaction() as tx:
+            if not (make_bank or await tx.value("bank_exists", bank)):
+                return None
             placed_at = await tx.value("place_hold", bank, hold_id, matter, officer, review_at)
             # Under the head lock still, so that no destruction can begin between this answer and the commit.
             rows = await tx.fetch("under_way", bank)

@@ -50,8 +50,13 @@ class SyncHandlers(sync_pb2_grpc.SyncServiceServicer):
     async def GetMemories(
         self, request: sync_pb2.GetMemoriesRequest, context: Any
     ) -> sync_pb2.GetMemoriesResponse:
-        """Live memories by their ids."""
-        return await standing.opened(self._store, self._keys, request.bank, request.memory_ids)
+        """Live memories by their ids, with what goes together with them where that is asked."""
+        if not request.together:
+            return await standing.opened(self._store, self._keys, request.bank, request.memory_ids)
+        ids = await self._store.together(request.bank, request.memory_ids)
+        answer = await standing.opened(self._store, self._keys, request.bank, ids[: standing.MOST])
+        answer.remaining_ids.extend(ids[standing.MOST :])
+        return answer
 
     async def UpdateStatus(
         self, request: sync_pb2.UpdateStatusRequest, context: Any

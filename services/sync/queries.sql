@@ -43,13 +43,18 @@ select deleted, erased, buried from memory.erase($1, $2, $3, $4)
 
 -- name: status
 -- Changes a memory's standing by compare-and-set; no row for one that is not live in the bank.
-select outcome, now_version, now_seq from memory.status($1, $2, $3, $4, $5, $6, $7, $8)
+select outcome, now_version, now_seq from memory.status($1, $2, $3, $4, $5, $6, $7, $8, $9)
 
 -- name: live_by_id
 -- Live memories of a bank by their ids.
 select id, author, lane, derivation, fact_type, status, version, occurred_at, retained_at, key_page, key_slot, sealed,
        last_seq, trust, may_be_stale, superseded_by, last_verified
 from memory.live_memories where bank = $1 and id = any ($2) order by id
+
+-- name: together
+-- Live memories of a bank that go when these ids are forgotten: themselves first, then the other chunks of their retains.
+select id from memory.live_memories where bank = $1 and id = any (memory.together($1, $2))
+order by id <> all ($2), id limit 1000
 
 -- name: keys_to_destroy
 -- The key slots of an erasure that are not destroyed yet; none before the destruction has begun, past all holds.

@@ -1,7 +1,7 @@
 """Rules of what is held of a memory: who may say it, and what a reader gets."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -13,6 +13,10 @@ from services.sync.records import CLAIM
 from services.sync.store import Standing, StatusChange, Store
 
 VOUCHED = ("agent_verified", "human")
+SKEW = timedelta(minutes=5)
+"""By how much a caller's clock may be fast."""
+MOST = 100
+"""Memories in one answer."""
 LARGEST_ANSWER = 2_500_000
 """Bytes of sealed content in one answer; gRPC takes 4 MiB."""
 
@@ -30,15 +34,23 @@ def change_of(request: sync_pb2.UpdateStatusRequest, person_present: bool) -> St
 
     verified = _moment(request.last_verified) if request.HasField("last_verified") else None
     return StatusChange(
-        given("status"), given("trust"), given("may_be_stale"), given("superseded_by"), verified
+        given("status"),
+        given("trust"),
+        given("may_be_stale"),
+        given("superseded_by"),
+        verified,
+        person_present,
     )
 
 
 def _moment(stamp: Timestamp) -> datetime:
     try:
-        return stamp.ToDatetime(tzinfo=UTC)
+        moment = stamp.ToDatetime(tzinfo=UTC)
     except (ValueError, OverflowError) as error:
         raise field_invalid("last_verified", "must be a time between the years 1 and 9999") from error
+    if moment > datetime.now(UTC) + SKEW:
+        raise field_invalid("last_verified", "must not lie in the future: nobody has looked yet")
+    return moment
 
 
 def require_source(memories: Sequence[sync_pb2.Memory]) -> None:

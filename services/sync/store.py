@@ -37,6 +37,8 @@ class StatusChange:
     may_be_stale: bool | None = None
     superseded_by: str | None = None
     last_verified: datetime | None = None
+    by_person: bool = False
+    """Whether a person was present; by whom else a change is made, `human` falls to `agent_verified`."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,10 @@ class Store:
     async def live(self, bank: str, ids: Sequence[str]) -> list[Any]:
         """The rows of those of the ids that are live in the bank, by id."""
         return await self._database.fetch("live_by_id", bank, list(ids))
+
+    async def together(self, bank: str, ids: Sequence[str]) -> list[str]:
+        """The live ones of the ids, then what a forget of them takes along; at most 1000."""
+        return [row["id"] for row in await self._database.fetch("together", bank, list(ids))]
 
     async def keys_to_destroy(self, erasure_id: str, bank: str, ids: Sequence[str]) -> dict[str, Slot]:
         """The slots of an erasure that are still open, by memory id."""

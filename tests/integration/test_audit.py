@@ -134,9 +134,9 @@ async def arrange(stack: RunningStack, method: MethodDescriptor, token: str) -> 
         return feed_pb2.AckErasuresRequest(bank=BANK, device_id=device, through_seq=1)
     held = "project:audit-held"
     if name == "PlaceHold":
-        return compliance_pb2.PlaceHoldRequest(bank=held, matter="M-1")
+        return compliance_pb2.PlaceHoldRequest(bank=held, matter="M-1", make_bank=True)
     if name == "LiftHold":
-        place = compliance_pb2.PlaceHoldRequest(bank=held, matter="M-2")
+        place = compliance_pb2.PlaceHoldRequest(bank=held, matter="M-2", make_bank=True)
         raw = await ask(
             stack, "compliance", "/teamlore.compliance.v1.ComplianceService/PlaceHold", place, token
         )

@@ -135,7 +135,9 @@ def valid_request(method: MethodDescriptor) -> Any:
         "ListDevices": feed_pb2.ListDevicesRequest(bank=BANK, page_size=3),
         "RetireDevice": feed_pb2.RetireDeviceRequest(bank=BANK, device_id="0" * 32),
         "AckErasures": feed_pb2.AckErasuresRequest(bank=BANK, device_id="0" * 32, through_seq=1),
-        "PlaceHold": compliance_pb2.PlaceHoldRequest(bank="project:garbage-held", matter="M-1"),
+        "PlaceHold": compliance_pb2.PlaceHoldRequest(
+            bank="project:garbage-held", matter="M-1", make_bank=True
+        ),
         "LiftHold": compliance_pb2.LiftHoldRequest(bank="project:garbage-held", hold_id="0" * 32),
         "ListHolds": compliance_pb2.ListHoldsRequest(bank=BANK),
         "EraseMemories": compliance_pb2.EraseMemoriesRequest(bank=BANK, memory_ids=["nothere-1"]),

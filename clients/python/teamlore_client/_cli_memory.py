@@ -13,16 +13,25 @@ from teamlore_client._cli import Exit, Here, Json, Project, Stop, here
 from teamlore_client._errors import Refused, ServerUnreachable
 from teamlore_client._lock import BankLock
 from teamlore_client._memory import CLAIM, Citation, FieldInvalid, Memory, check, new_id, scope_of, visible
-from teamlore_client._show import as_json, details, label, line, whole
+from teamlore_client._show import as_json, details, label, line, shown, whole
 
 if TYPE_CHECKING:
-    from teamlore_client._wire import Forgotten, Team
+    from teamlore_client._wire import Doomed, Forgotten, Team
 
 app = typer.Typer(help="Save, list, recall and forget this project's memories.", no_args_is_help=True)
 
 _FACT_TYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_OPENABLE = re.compile(r"https?://[A-Za-z0-9\[]\S*|repo:[A-Za-z0-9_.@-]\S*")
+# The rule of the wire, word for word: what a source is, and what none is: a way out of the repository, a blank, what shows
+# nothing or turns writing around.
+OPENABLE = re.compile(
+    r"^(https?://[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?(:[0-9]{1,5})?([/?#].*)?|repo:[^:#/]+([#/].*)?)$"
+)
+NOT_OPENABLE = re.compile(
+    r"^repo:(.*/)?\.\.([/@#?]|$)|[\\\x00-\x20\x7f-\xa0"
+    "\u00ad\u061c\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
 _TEXT, _TAGS, _TAG, _CITATIONS, _CITED = 50_000, 50, 100, 20, 2_000
+_NAMED, _BEGINS = 3, 60
 _DONE_SECONDS = 30.0
 _LOCK_SECONDS = 10.0
 
@@ -119,7 +128,8 @@ def forget(
         bool, typer.Option("--local", help="Erase it on this machine only, and keep it off.")
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Also erase the teammate's memory that the team holds in its place.")
+        bool,
+        typer.Option("--yes", help="Also erase what the team holds in its place, and what was saved at once with it."),
     ] = False,
     project: Project = Path("."),
     json: Json = False,
@@ -127,6 +137,7 @@ def forget(
     """Erase a memory from disk. A shared one needs --team or --local; without, nothing changes (exit 3).
 
     Where the team took yours for a duplicate, --team is about the memory that it holds: its author is named first.
+    So are the other memories that go with it, since they were saved at once.
     """
     with here(project, json) as at:
         if team and local:
@@ -143,7 +154,8 @@ def forget(
         with _alone(at, memory.bank):
             if not _is_shared(at, memory):
                 if team and (held := _held_instead(at, memory)):
-                    _forget_for_all(at, memory, also=_agreed(at, memory, held, yes))
+                    _agreed(at, memory, held, yes)
+                    _forget_for_all(at, memory, also=held)
                     return
                 if team:
                     raise Stop(
@@ -151,6 +163,7 @@ def forget(
                     )
                 _erase_here(at, memory, {"scope": "own"}, f"forgot {memory.id}")
             elif team:
+                _agreed(at, memory, "", yes)
                 _forget_for_all(at, memory)
             elif local:
                 at.laptop.state.suppress(memory.bank, [memory.id])
@@ -167,26 +180,45 @@ def _held_instead(at: Here, memory: Memory) -> str:
     return pushed.detail if pushed is not None and pushed.answer == "duplicate" else ""
 
 
-def _agreed(at: Here, memory: Memory, held: str, yes: bool) -> str:
-    """Name the author of what would go, and return its id once that is agreed to; nothing has changed by then."""
+def _agreed(at: Here, memory: Memory, held: str, yes: bool) -> None:
+    """Name what else would go, and return once that is agreed to; nothing has changed by then.
+
+    `held` is what the team holds in place of the memory, empty for none: its author is named first. So are the other
+    chunks that go with it. Nothing is asked where only the memory itself goes.
+    """
     membership = at.laptop.memberships.get(memory.bank)
     assert membership is not None  # the caller looked
     with at.server(membership) as server:
-        author = server.author_of(memory.bank, held)
-        me = server.who_am_i(memory.bank).principal
-    if author is None:
+        doomed = server.doomed(memory.bank, held or memory.id)
+        me = server.who_am_i(memory.bank).principal if held else ""
+    if doomed is None:
+        if not held:
+            return  # erased or hidden before: forget says what is left to do
         message = f"the team no longer has {held}, which it held in place of this memory; nothing was changed"
         raise Stop(Exit.FAILED, "not_shared", message)
-    by = "you" if author == me else label(author).strip("()")
-    said = f"the team holds {held} (saved by {by}) in place of this memory; --team erases that for everyone"
+    if not held and not doomed.others:
+        return
+    by = "you" if doomed.author == me else label(doomed.author).strip("()")
+    said = f"--team erases {memory.id} for everyone"
+    if held:
+        said = f"the team holds {held} (saved by {by}) in place of this memory; --team erases that for everyone"
+    said += _others(doomed)
     at.out.note(said)
     if yes:
-        return held
+        return
     if at.out.as_json or not sys.stdin.isatty():
         raise Stop(Exit.DECIDE, "scope_needed", f"{said}. Nothing was changed; say --yes to agree")
-    if not typer.confirm(f"Erase the memory of {by} for everyone?", err=True):
+    if not typer.confirm(f"Erase {1 + doomed.others} for everyone?", err=True):
         raise Stop(Exit.FAILED, "not_confirmed", "nothing was changed")
-    return held
+
+
+def _others(doomed: "Doomed") -> str:
+    if not doomed.others:
+        return ""
+    begins = [shown((text.splitlines() or [""])[0][:_BEGINS]) for text in doomed.texts[:_NAMED]]
+    more = f", and {doomed.others - len(begins)} more" if doomed.others > len(begins) else ""
+    some = "; ".join(f'"{each}"' for each in begins)
+    return f", and with it {doomed.others} that the same author saved at once: {some}{more}"
 
 
 def _forget_for_all(at: Here, memory: Memory, also: str = "") -> None:
@@ -205,11 +237,13 @@ def _forget_for_all(at: Here, memory: Memory, also: str = "") -> None:
         "duplicate_of": also or None,
         "scope": "team",
         "gone": gone,
+        "erased_count": done.erased,
         "erasure_id": done.erasure_id or None,
         "state": state,
     }
     if done.erasure_id:
-        said = f"erased {also or memory.id} for everyone; erasure {done.erasure_id}: {state}"
+        others = f" and {done.erased - 1} more that went with it" if done.erased > 1 else ""
+        said = f"erased {also or memory.id}{others} for everyone; erasure {done.erasure_id}: {state}"
     else:
         said = f"the team had erased {also or memory.id} before; it is gone here too"
     at.out.answer(value, [said, *_if_not_gone(gone)])
@@ -289,6 +323,11 @@ def _moment(given: str) -> datetime | None:
         raise FieldInvalid("occurred_at", "must lie in the years 1 to 9999 in UTC") from None
 
 
+def openable(uri: str) -> bool:
+    """Return whether teammates can open a source, as far as its form tells."""
+    return OPENABLE.fullmatch(uri) is not None and NOT_OPENABLE.search(uri) is None
+
+
 def _check_for_team(memory: Memory) -> None:
     # The server's rules, told now rather than as a rejection at the next sync.
     if not visible(memory.text):
@@ -302,7 +341,7 @@ def _check_for_team(memory: Memory) -> None:
     if len(memory.citations) > _CITATIONS:
         raise FieldInvalid("citations", f"must be at most {_CITATIONS}")
     for each in memory.citations:
-        if each.uri and not (_OPENABLE.fullmatch(each.uri) and len(each.uri) <= _CITED):
+        if each.uri and not (openable(each.uri) and len(each.uri) <= _CITED):
             raise FieldInvalid(
                 "cite", "must be https://…, http://… or repo:<path>; for what only you can open give --excerpt"
             )

@@ -14,6 +14,7 @@ from teamlore_client._streaming import push_stream
 from teamlore_client._wire import (
     Answer,
     Batch,
+    Doomed,
     Forgotten,
     Head,
     Identity,
@@ -95,11 +96,15 @@ class TeamClient(Connection):
         request = feed_pb2.AckErasuresRequest(bank=bank, device_id=device, through_seq=through_seq)
         self.call(self._feed.AckErasures, request)
 
-    def author_of(self, bank: str, id_: str) -> str | None:
-        """Return who saved a memory; None for one that is not there, or no longer."""
-        request = sync_pb2.GetMemoriesRequest(bank=bank, memory_ids=[id_])
-        found = self.call(self._sync.GetMemories, request).memories
-        return str(found[0].author) if found else None
+    def doomed(self, bank: str, id_: str) -> Doomed | None:
+        """Return what a forget of a memory would take; None for one that is not there, or no longer."""
+        request = sync_pb2.GetMemoriesRequest(bank=bank, memory_ids=[id_], together=True)
+        answer = self.call(self._sync.GetMemories, request)
+        named = next((each for each in answer.memories if each.id == id_), None)
+        if named is None:
+            return None
+        texts = tuple(each.text for each in answer.memories if each.id != id_)
+        return Doomed(named.author, len(texts) + len(answer.remaining_ids), texts)
 
     def forget(self, bank: str, ids: Sequence[str]) -> Forgotten:
         """Erase memories for the whole team."""

@@ -96,6 +96,18 @@ class Forgotten:
     """Empty where there was nothing to erase."""
 
 
+@dataclass(frozen=True)
+class Doomed:
+    """What a forget of one memory would take."""
+
+    author: str
+    """Who saved it, and all that goes with it."""
+    others: int
+    """How many memories go with it."""
+    texts: tuple[str, ...]
+    """Texts of some of those."""
+
+
 class Team(Protocol):
     """The calls of a team's server that a laptop makes. Each raises ServerUnreachable or Refused."""
 
@@ -110,7 +122,7 @@ class Team(Protocol):
     def list_live(self, bank: str, token: str) -> LivePage: ...
     def register_device(self, bank: str, device: str) -> None: ...
     def ack_erasures(self, bank: str, device: str, through_seq: int) -> None: ...
-    def author_of(self, bank: str, id_: str) -> str | None: ...
+    def doomed(self, bank: str, id_: str) -> Doomed | None: ...
     def forget(self, bank: str, ids: Sequence[str]) -> Forgotten: ...
     def erasure_state(self, erasure_id: str) -> str: ...
 

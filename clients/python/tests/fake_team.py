@@ -13,6 +13,7 @@ from teamlore_client._wire import (
     Answer,
     Batch,
     Change,
+    Doomed,
     Forgotten,
     Head,
     Identity,
@@ -133,9 +134,9 @@ class FakeTeam:
         self._called("ack_erasures")
         self.acked = through_seq
 
-    def author_of(self, bank: str, id_: str) -> str | None:
+    def doomed(self, bank: str, id_: str) -> Doomed | None:
         found = self.rows.get(id_)
-        return found[1].author if found else None
+        return Doomed(found[1].author or "", 0, ()) if found else None
 
     def forget(self, bank: str, ids: Sequence[str]) -> Forgotten:
         self._called("forget")

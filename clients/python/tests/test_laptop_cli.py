@@ -19,7 +19,7 @@ from teamlore_client._memory import FieldInvalid
 from teamlore_client._project import ProjectBank
 from teamlore_client._show import day, details, label, line, shown, whole
 from teamlore_client._state import Pushed
-from teamlore_client._wire import Forgotten, Identity
+from teamlore_client._wire import Doomed, Forgotten, Identity
 from teamlore_client.cli import app
 from typer.testing import CliRunner
 
@@ -285,10 +285,12 @@ def test_what_the_team_holds_in_its_place_goes_once_its_author_is_named(
 
     def forget(_: object, bank: str, ids: list[str]) -> Forgotten:
         sent.extend(ids)
-        return Forgotten(1, 0, "")
+        return Forgotten(6, 6, "e" * 32)
 
     monkeypatch.setattr("teamlore_client._rpc.TeamClient.forget", forget)
-    monkeypatch.setattr("teamlore_client._rpc.TeamClient.author_of", lambda *_: author)
+    monkeypatch.setattr("teamlore_client._rpc.TeamClient.erasure_state", lambda *_: "server_done")
+    doomed = Doomed(author, 5, ("first\nsecond", "b", "c", "d")) if author else None
+    monkeypatch.setattr("teamlore_client._rpc.TeamClient.doomed", lambda *_: doomed)
     monkeypatch.setattr(
         "teamlore_client._rpc.TeamClient.who_am_i", lambda *_: Identity("user:bob", ("read", "forget"))
     )
@@ -297,12 +299,37 @@ def test_what_the_team_holds_in_its_place_goes_once_its_author_is_named(
         assert code == 1 and "no longer has original-1" in said
         return
     assert code == 3 and f"saved by {'you' if author == 'user:bob' else 'alice'}" in said
+    assert 'with it 5 that the same author saved at once: "first"; "b"; "c", and 2 more' in " ".join(said.split())
     assert sent == [] and bob.store.known([made.id]) == {made.id}
     code, said = call("memory", "forget", made.id, "--team", "--yes", "--json")
-    assert code == 0 and json.loads(said.splitlines()[-1])["duplicate_of"] == "original-1"
+    answer = json.loads(said.splitlines()[-1])
+    assert code == 0 and (answer["duplicate_of"], answer["erased_count"]) == ("original-1", 6)
     assert sent == ["original-1"]
     assert bob.store.known([made.id, mirrored.id]) == frozenset()
     assert bob.state.ledger(BANK)[made.id].answer == "forgotten"
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_what_was_saved_at_once_goes_once_it_is_agreed(
+    bob: Laptop, project: None, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    id_, sent = shared(bob), list[str]()
+
+    def forget(_: object, bank: str, ids: list[str]) -> Forgotten:
+        sent.extend(ids)
+        return Forgotten(1 + others, 1 + others, "e" * 32)
+
+    client = "teamlore_client._rpc.TeamClient."
+    monkeypatch.setattr(client + "forget", forget)
+    monkeypatch.setattr(client + "erasure_state", lambda *_: "server_done")
+    monkeypatch.setattr(client + "doomed", lambda *_: Doomed("user:bob", others, ("one", "two")[:others]))
+    code, said = call("memory", "forget", id_, "--team")
+    if others:
+        assert code == 3 and 'with it 2 that the same author saved at once: "one"; "two"' in " ".join(said.split())
+        assert sent == [] and bob.store.known([id_]) == {id_}
+        code, said = call("memory", "forget", id_, "--team", "--yes")
+        assert "and 2 more that went with it" in " ".join(said.split())
+    assert code == 0 and sent == [id_] and bob.store.known([id_]) == frozenset()
 
 
 def test_an_unknown_or_ambiguous_id_changes_nothing(bob: Laptop, project: None) -> None:
@@ -329,6 +356,7 @@ def test_a_refused_team_forget_changes_nothing(
     def refuse(*_: object) -> None:
         raise error
 
+    monkeypatch.setattr("teamlore_client._rpc.TeamClient.doomed", lambda *_: Doomed("user:bob", 0, ()))
     monkeypatch.setattr("teamlore_client._rpc.TeamClient.forget", refuse)
     ended, said = call("memory", "forget", id_, "--team")
     assert (ended, says in said) == (code, True)

@@ -150,9 +150,11 @@ async def test_what_is_slow_to_purge_is_purged_side_by_side_and_no_more_than_so_
 async def test_a_hold_blocks_an_erasure_until_the_last_is_lifted(world: World) -> None:
     ids, store = await world.put(2), world.store
     with officer("hold.placed"):
-        first = (await store.place_hold(BANK, uuid.uuid4().hex, "M-1", "user:olga", None)).hold
-        second = (await store.place_hold(BANK, uuid.uuid4().hex, "M-2", "user:olga", None)).hold
-        await store.place_hold("project:other-2", uuid.uuid4().hex, "M-3", "user:olga", None)
+        one = await store.place_hold(BANK, uuid.uuid4().hex, "M-1", "user:olga", None)
+        other = await store.place_hold(BANK, uuid.uuid4().hex, "M-2", "user:olga", None)
+        assert one and other
+        first, second = one.hold, other.hold
+        await store.place_hold("project:other-2", uuid.uuid4().hex, "M-3", "user:olga", None, make_bank=True)
 
     async def blocked() -> None:
         with pytest.raises(asyncpg.PostgresError) as caught, officer("erasure.requested"):
@@ -387,7 +389,9 @@ async def test_the_loop_outlives_a_database_that_goes_away(world: World, databas
 
 async def hold(world: World, matter: str = "M-1") -> Placed:
     with officer("hold.placed"):
-        return await world.store.place_hold(BANK, uuid.uuid4().hex, matter, "user:olga", None)
+        placed = await world.store.place_hold(BANK, uuid.uuid4().hex, matter, "user:olga", None)
+    assert placed is not None
+    return placed
 
 
 async def lift(world: World, placed: Placed) -> None:
@@ -554,12 +558,28 @@ async def test_calls_from_hold_to_receipt(world: World, service: Any) -> None:
     assert await world.audited("") == ["hold.placed", "hold.lifted"] * 2 + STEPS
 
 
+async def test_a_hold_on_a_mistyped_bank_holds_nothing_and_says_so(world: World, service: Any) -> None:
+    typo = f"{BANK}x"
+    place = compliance_pb2.PlaceHoldRequest(bank=typo, matter="M-1")
+    assert (await refused(service.PlaceHold(place, **by("olga"))))[0] == "NOT_FOUND"
+    assert await world.sql("select from memory.heads where bank = $1", typo) == []
+    place.make_bank = True
+    assert (await service.PlaceHold(place, **by("olga"))).hold.bank == typo
+    place.make_bank = False
+    assert (await service.PlaceHold(place, **by("olga"))).hold.bank == typo
+
+
 async def test_calls_that_are_refused(world: World, service: Any) -> None:
     erasure_id = await world.erase()
     for number in (-(10**15), 10**15):
         wrong = compliance_pb2.PlaceHoldRequest(bank=BANK, matter="M-1", review_at=Timestamp(seconds=number))
         code, words = await refused(service.PlaceHold(wrong, **by("olga")))
         assert code == "INVALID_ARGUMENT" and words.startswith("review_at: ")
+    past = compliance_pb2.PlaceHoldRequest(
+        bank=BANK, matter="M-1", review_at=Timestamp(seconds=1_700_000_000)
+    )
+    code, words = await refused(service.PlaceHold(past, **by("olga")))
+    assert (code, words) == ("INVALID_ARGUMENT", "review_at: must lie in the future")
     hold = compliance_pb2.PlaceHoldRequest(bank=BANK, matter="M-1")
     for name in ("alice", "bob"):
         assert (await refused(service.PlaceHold(hold, **by(name))))[0] == "PERMISSION_DENIED"

@@ -6,10 +6,14 @@ import uuid
 from dataclasses import dataclass, field
 
 import asyncpg
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from teamlore.sync.v1 import sync_pb2
 
 from kit import audit
+from services.sync import standing
+from services.sync.handlers import SyncHandlers
 from services.sync.pushing import FORGOTTEN, TAKEN
 from services.sync.tests.test_guard import check_digest, unique_slot
 from services.sync.tests.test_pushing import BANK, Bench, record
@@ -191,13 +195,22 @@ async def test_what_another_bank_has_makes_no_difference_that_shows(bench: Bench
     assert await one(bench, OTHER, "memory-1") == "unchanged"
 
 
-async def test_chunks_of_one_retain_go_together_and_only_their_authors(bench: Bench) -> None:
+async def test_chunks_of_one_retain_go_together_and_only_their_authors(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for bank, author, memory_id in (
         (BANK, "user:alice", "alice-c1"), (BANK, "user:alice", "alice-c2"), (BANK, "user:bob", "bobs-own"),
         (OTHER, "user:alice", "elsewhere"),
     ):  # fmt: skip
         assert await one(bench, bank, memory_id, author, "retain-1") == "stored"
     assert await one(bench, BANK, "apart-01", retain="retain-2") == "stored"
+    # Asked before, it is told what would go, the asked one first of those that do not fit.
+    handlers = SyncHandlers(bench.store, bench.keys, bench.pusher, True)
+    for most, told, left in ((100, ["alice-c1", "alice-c2"], []), (1, ["alice-c2"], ["alice-c1"])):
+        monkeypatch.setattr(standing, "MOST", most)
+        ask = sync_pb2.GetMemoriesRequest(bank=BANK, memory_ids=["alice-c2"], together=True)
+        answer = await handlers.GetMemories(ask, None)
+        assert ([each.id for each in answer.memories], list(answer.remaining_ids)) == (told, left)
     assert await forget(bench, BANK, "bobs-own", erase=False) == (1, 0)
     assert await forget(bench, BANK, "alice-c2", erase=False) == (2, 0)
     # Erase takes what was hidden before, and what goes with it.

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -82,6 +83,28 @@ async def test_only_a_present_person_vouches_as_human(bench: Bench) -> None:
     assert (await update(bench, "aaaaaaaa", 2, person=True, trust="human")).version == 3
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"status": "contradicted"}, {"may_be_stale": True}, {"last_verified": datetime.now(UTC)},
+     {"superseded_by": "bbbbbbbb"}],
+)  # fmt: skip
+@pytest.mark.parametrize("person", [False, True])
+async def test_what_a_person_vouched_for_is_human_until_another_than_a_person_changes_it(
+    bench: Bench, change: dict[str, Any], person: bool
+) -> None:
+    await bench.push(record("aaaaaaaa"), record("bbbbbbbb", "other"))
+    await update(bench, "aaaaaaaa", 1, person=True, trust="human")
+    trust = "select trust from memory.memories where id = 'aaaaaaaa'"
+    assert (await update(bench, "aaaaaaaa", 2, status="current", may_be_stale=False)).version == 2
+    assert await bench.superuser(trust) == "human", "what changes nothing takes no word away"
+    assert (await update(bench, "aaaaaaaa", 2, person=person, **change)).version == 3
+    assert await bench.superuser(trust) == ("human" if person else "agent_verified")
+    # The form that a replica of the release before calls knows of no person.
+    old = f"select memory.status('{BANK}', 'aaaaaaaa', 3, 'suspect', null, null, null, null)"
+    await bench.superuser(old)
+    assert await bench.superuser(trust) == "agent_verified"
+
+
 @pytest.mark.parametrize("trust", standing.VOUCHED)
 async def test_a_claim_without_a_source_to_open_is_at_most_inferred(bench: Bench, trust: str) -> None:
     words, source = Citation(excerpt="from a call"), Citation(uri="https://wiki.example.com/queues")
@@ -129,6 +152,12 @@ async def test_a_time_outside_the_calendar_is_refused_by_name(bench: Bench) -> N
     with pytest.raises(Refusal) as caught:
         standing.change_of(request, False)
     assert caught.value.violations[0].field == "last_verified"
+    request.last_verified.FromDatetime(datetime.now(UTC) + timedelta(minutes=6))
+    with pytest.raises(Refusal) as caught:
+        standing.change_of(request, True)
+    assert caught.value.violations[0].field == "last_verified"
+    request.last_verified.FromDatetime(datetime.now(UTC) + timedelta(minutes=4))
+    standing.change_of(request, False)
     request.last_verified.FromSeconds(1_790_000_000)
     assert standing.change_of(request, False) == StatusChange(
         last_verified=request.last_verified.ToDatetime().astimezone()

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!teamlore/common/v1/citation.proto\x12\x12teamlore.common.v1\x1a\x1b\x62uf/validate/validate.proto\"|\n\x08\x43itation\x12U\n\x03uri\x18\x01 \x01(\tBH\xbaHEr@\x18\xd0\x0f\x32;^(https?://[A-Za-z0-9\\[][^\\s]*|repo:[A-Za-z0-9_.@-][^\\s]*)$\xd8\x01\x01\x12\x19\n\x07\x65xcerpt\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xd0\x0f\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!teamlore/common/v1/citation.proto\x12\x12teamlore.common.v1\x1a\x1b\x62uf/validate/validate.proto\"\x90\x03\n\x08\x43itation\x12\xe8\x02\n\x03uri\x18\x01 \x01(\tB\xda\x02\xbaH\xd6\x02rn\x18\xd0\x0f\x32i^(https?://[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?(:[0-9]{1,5})?([/?#].*)?|repo:[^:#/]+([#/].*)?)$\xba\x01\xdf\x01\n\x11\x63itation.openable\x12Pmust be printable, without a blank, a backslash, or a path out of the repository\x1ax!this.matches(r\'^repo:(.*/)?\\.\\.([/@#?]|$)|[\\\\\\x00-\\x20\\x7f-\\xa0\xc2\xad\xd8\x9c\xe1\x9a\x80\xe1\xa0\x8e\xe2\x80\x80-\xe2\x80\x8f\xe2\x80\xa8-\xe2\x80\xaf\xe2\x81\x9f-\xe2\x81\xaf\xe3\x80\x80\xef\xbb\xbf\xef\xbf\xb9-\xef\xbf\xbb\xf3\xa0\x80\x80-\xf3\xa0\xbf\xbf]\')\xd8\x01\x01\x12\x19\n\x07\x65xcerpt\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xd0\x0f\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,9 +33,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'teamlore.common.v1.citation
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CITATION'].fields_by_name['uri']._loaded_options = None
-  _globals['_CITATION'].fields_by_name['uri']._serialized_options = b'\272HEr@\030\320\0172;^(https?://[A-Za-z0-9\\[][^\\s]*|repo:[A-Za-z0-9_.@-][^\\s]*)$\330\001\001'
+  _globals['_CITATION'].fields_by_name['uri']._serialized_options = b'\272H\326\002rn\030\320\0172i^(https?://[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?(:[0-9]{1,5})?([/?#].*)?|repo:[^:#/]+([#/].*)?)$\272\001\337\001\n\021citation.openable\022Pmust be printable, without a blank, a backslash, or a path out of the repository\032x!this.matches(r\'^repo:(.*/)?\\.\\.([/@#?]|$)|[\\\\\\x00-\\x20\\x7f-\\xa0\302\255\330\234\341\232\200\341\240\216\342\200\200-\342\200\217\342\200\250-\342\200\257\342\201\237-\342\201\257\343\200\200\357\273\277\357\277\271-\357\277\273\363\240\200\200-\363\240\277\277]\')\330\001\001'
   _globals['_CITATION'].fields_by_name['excerpt']._loaded_options = None
   _globals['_CITATION'].fields_by_name['excerpt']._serialized_options = b'\272H\005r\003\030\320\017'
-  _globals['_CITATION']._serialized_start=86
-  _globals['_CITATION']._serialized_end=210
+  _globals['_CITATION']._serialized_start=87
+  _globals['_CITATION']._serialized_end=487
 # @@protoc_insertion_point(module_scope)

@@ -26,7 +26,9 @@ class Citation(_message.Message):
     EXCERPT_FIELD_NUMBER: _builtins.int
     uri: _builtins.str
     """`https:` or `http:`, or `repo:` and a path in the project's repository, such as `repo:docs/adr/0003.md@4f2a9c1#L12`.
-    What lies on one machine only is left out, and its words stand as the excerpt.
+    An address has a host in ASCII and no user name or password; a path is relative, without `..`, a backslash or a drive.
+    Neither holds a blank or a character that shows nothing or turns writing around. What lies on one machine only is left
+    out, and its words stand as the excerpt.
     """
     excerpt: _builtins.str
     """The words that matter, at most 2,000 characters; secrets and personal data leave it as they leave the text."""

@@ -80,13 +80,18 @@ class PlaceHoldRequest(_message.Message):
     BANK_FIELD_NUMBER: _builtins.int
     MATTER_FIELD_NUMBER: _builtins.int
     REVIEW_AT_FIELD_NUMBER: _builtins.int
+    MAKE_BANK_FIELD_NUMBER: _builtins.int
     bank: _builtins.str
     """The bank."""
     matter: _builtins.str
     """The reference number of the matter; no names."""
+    make_bank: _builtins.bool
+    """True to hold a bank before anybody writes to it: it is made. Without, a bank that is not there is NOT_FOUND, since a
+    hold on a mistyped one would hold nothing.
+    """
     @_builtins.property
     def review_at(self) -> _timestamp_pb2.Timestamp:
-        """When it should be looked at again; may be absent."""
+        """When it should be looked at again; may be absent, and lies in the future."""
 
     def __init__(
         self,
@@ -94,10 +99,11 @@ class PlaceHoldRequest(_message.Message):
         bank: _builtins.str = ...,
         matter: _builtins.str = ...,
         review_at: _timestamp_pb2.Timestamp | None = ...,
+        make_bank: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["review_at", b"review_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bank", b"bank", "matter", b"matter", "review_at", b"review_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bank", b"bank", "make_bank", b"make_bank", "matter", b"matter", "review_at", b"review_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -452,8 +452,11 @@ class GetMemoriesRequest(_message.Message):
 
     BANK_FIELD_NUMBER: _builtins.int
     MEMORY_IDS_FIELD_NUMBER: _builtins.int
+    TOGETHER_FIELD_NUMBER: _builtins.int
     bank: _builtins.str
     """The bank."""
+    together: _builtins.bool
+    """True to get as well what Forget takes along with these: the other chunks of their authors' retains, at most 1000."""
     @_builtins.property
     def memory_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """1 to 100 ids."""
@@ -463,10 +466,11 @@ class GetMemoriesRequest(_message.Message):
         *,
         bank: _builtins.str = ...,
         memory_ids: _abc.Iterable[_builtins.str] | None = ...,
+        together: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bank", b"bank", "memory_ids", b"memory_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bank", b"bank", "memory_ids", b"memory_ids", "together", b"together"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -486,7 +490,7 @@ class GetMemoriesResponse(_message.Message):
 
     @_builtins.property
     def remaining_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Live ones that no longer fitted into one answer: ask for them again."""
+        """Live ones that no longer fitted into one answer, of 100 memories at most: ask for them again."""
 
     def __init__(
         self,
@@ -526,7 +530,8 @@ class UpdateStatusRequest(_message.Message):
     """`current`, `suspect`, `contradicted` or `superseded`. The last two leave recall by default."""
     trust: _builtins.str
     """`extracted`, `agent_inferred`, `agent_verified`, or `human`: the last one only where a person is present. A `claim`
-    without a source that teammates can open is at most `agent_inferred`.
+    without a source that teammates can open is at most `agent_inferred`. Where no person is present, any change of what is
+    `human` leaves it `agent_verified`, unless the change says less.
     """
     may_be_stale: _builtins.bool
     """Whether it may no longer hold."""
@@ -534,7 +539,7 @@ class UpdateStatusRequest(_message.Message):
     """Another live memory of the bank that takes its place; empty for none."""
     @_builtins.property
     def last_verified(self) -> _timestamp_pb2.Timestamp:
-        """When somebody looked whether it holds."""
+        """When somebody looked whether it holds; at most five minutes ahead of the server's clock."""
 
     def __init__(
         self,
