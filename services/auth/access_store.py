@@ -72,7 +72,9 @@ class AccessStore:
         """Revokes a token; false where it was. Raises Refusal NOT_FOUND for one that is not the caller's to revoke."""
         async with self._changing() as (tx, _):
             rows = await tx.fetch("tokens_by_id", [token_id])
-            if not rows or not tokens.may_end(who, token_id, rows[0]["principal"]):
+            if not rows or not tokens.may_end(
+                who, token_id, rows[0]["principal"], rows[0]["started_from"]
+            ):
                 raise tokens.unknown_token()
             administered = await administers(tx, token_id)
             if not await tx.fetch("revoke_tokens", [token_id]):
