@@ -254,7 +254,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         caller: Caller | None = None
         if access.public and seen.method in self._built.judges_credentials:
             # One credential has a budget of its own: what others send from the same address does not use it up.
-            self._limits.take(seen.method, hashlib.sha256(raw).hexdigest())
+            self._limits.take(seen.method, _credential(request))
         elif access.public:
             self._limits.take_public(seen.method, context.peer())
         else:
@@ -362,6 +362,14 @@ class Interceptor(grpc.aio.ServerInterceptor):
             return limited
         await self._decisions.denied(seen.method, seen.caller, refusal.reason, seen.bank)
         return refusal
+
+
+def _credential(request: Message) -> str:
+    """What tells the credential in a message of one that judges it: the same however the bytes are written or padded."""
+    known = type(request)()
+    known.CopyFrom(request)
+    known.DiscardUnknownFields()
+    return hashlib.sha256(known.SerializeToString(deterministic=True)).hexdigest()
 
 
 def _require_same(access: access_pb2.Access, request: Message, first: Message) -> None:

@@ -129,6 +129,7 @@ class Served:
     ) -> None:
         self.url, self.address, self.decisions = url, address, counted
         self.callers, self.push, self.drain = callers, push, drain
+        self.channel = channel
         self.feed, self.auth = feed_pb2_grpc.FeedServiceStub(channel), auth_pb2_grpc.AuthServiceStub(channel)
         self.participant = compliance_pb2_grpc.ErasureParticipantServiceStub(channel)
         self.sync, self.access = sync_pb2_grpc.SyncServiceStub(channel), access_pb2_grpc.AccessServiceStub(channel)
@@ -312,6 +313,16 @@ async def test_what_others_send_uses_up_no_good_credential_s_budget(served: Serv
     assert (await refused(exchange("tlk_known")))[0] == "RATE_LIMITED", "one token has a budget too"
     await served.decisions.stop()
     assert await served.counted("access.denied") == {("ExchangeToken", "", "", "CREDENTIAL_INVALID", "", 20)}
+
+
+async def test_one_credential_has_one_budget_however_its_bytes_are_written(served: Served) -> None:
+    call = served.channel.unary_unary(f"/{AUTH}/ExchangeToken")
+    known = auth_pb2.ExchangeTokenRequest(token="tlk_known").SerializeToString()
+    other = auth_pb2.ExchangeTokenRequest(token="tlk_other").SerializeToString()
+    for number in range(50):
+        await call(known + b"\xfa\x3f\x04" + number.to_bytes(4, "big"))  # a field that no message has
+        await call(other + known)  # of one field written twice the last counts
+    assert (await refused(call(known + b"\xfa\x3f\x01x")))[0] == "RATE_LIMITED"
 
 
 async def test_calls_with_bad_credentials_count_against_their_address(served: Served) -> None:

@@ -13,6 +13,9 @@ from services.auth import banks, messages, pages, rules, tokens
 from services.auth.access_store import AccessStore
 from services.auth.store import Store
 
+# How many tokens that a leaver made for others one answer shows.
+MOST_MADE = 1000
+
 
 class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
     """Who may do what."""
@@ -111,7 +114,7 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         held, holdings = await self._store.suspend(
             request.principal, request.resume, request.revoke_tokens, request.dry_run, who
         )
-        return access_pb2.SuspendPrincipalResponse(
+        answer = access_pb2.SuspendPrincipalResponse(
             suspended=holdings.suspended,
             tokens=[messages.token(token) for token in held],
             grants=[messages.rule(rule) for rule in holdings.rules],
@@ -121,6 +124,12 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
             devices=holdings.devices,
             known=holdings.known,
         )
+        made = [messages.token(token) for token in holdings.made]
+        # What is already in the answer counts as the first item.
+        room = pages.fitting([answer.ByteSize(), *(token.ByteSize() for token in made)], MOST_MADE + 1) - 1
+        answer.made.extend(made[:room])
+        answer.made_left_out = len(made) - room
+        return answer
 
     async def PutGrant(
         self, request: access_pb2.PutGrantRequest, context: Any

@@ -72,7 +72,9 @@ class AccessStore:
         """Revokes a token; false where it was. Raises Refusal NOT_FOUND for one that is not the caller's to revoke."""
         async with self._changing() as (tx, _):
             rows = await tx.fetch("tokens_by_id", [token_id])
-            if not rows or not tokens.may_end(who, token_id, rows[0]["principal"]):
+            if not rows or not tokens.may_end(
+                who, token_id, rows[0]["principal"], rows[0]["started_from"]
+            ):
                 raise tokens.unknown_token()
             administered = await administers(tx, token_id)
             if not await tx.fetch("revoke_tokens", [token_id]):
@@ -105,6 +107,7 @@ class AccessStore:
                 tuple(row["bank"] for row in await tx.fetch("banks_of", principal)),
                 tuple(row["device_id"] for row in await tx.fetch("devices_of", principal)),
                 bool(await tx.value("had_tokens", principal)),
+                await _made_by(tx, principal),
             )
             if changed:
                 await _require_admin(tx, who, "principal")
@@ -286,6 +289,11 @@ class AccessStore:
             row = await tx.row("lock_access")
             assert row is not None
             yield tx, row["now"]
+
+
+async def _made_by(tx: Transaction, principal: str) -> tuple[Token, ...]:
+    ids = [row["token_id"] for row in await tx.fetch("made_token_ids", principal)]
+    return tuple(_token(row) for row in await tx.fetch("tokens_by_id", ids))
 
 
 async def _commit(tx: Transaction, bank: str, objects: int) -> None:

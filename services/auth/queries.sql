@@ -69,6 +69,15 @@ order by created_at desc, token_id desc limit $2
 select token_id from auth.tokens
 where principal = $1 and revoked_at is null and (expires_at is null or expires_at > now())
 
+-- name: made_token_ids
+-- The ids of others' tokens that a principal made or rotated, or that took the place of one of these, and that can be
+-- exchanged; the newest first.
+select t.token_id from auth.tokens t
+where t.principal <> $1 and t.revoked_at is null and (t.expires_at is null or t.expires_at > now())
+  and (t.created_by = $1
+       or exists (select 1 from auth.tokens o where o.successor = t.token_id and o.created_by = $1 and o.principal <> $1))
+order by t.created_at desc, t.token_id desc
+
 -- name: lock_access
 -- One change of access at a time; gives the deployment's settings.
 select default_access, clock_timestamp() as now from auth.access_head for update

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kit.access import PERMISSIONS, Caller
 from kit.errors import Refusal, Violation, field_invalid
-from services.auth.tokens import require_comply
+from services.auth.tokens import Token, require_comply
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,13 @@ class Holdings:
     banks: tuple[str, ...]
     devices: tuple[str, ...]
     had_tokens: bool
+    made: tuple[Token, ...] = ()
+    """Working tokens of others that it made or rotated, the newest first."""
 
     @property
     def known(self) -> bool:
         """Whether there is anything but a suspension."""
-        return self.had_tokens or any((self.rules, self.groups, self.memberships, self.banks, self.devices))
+        return self.had_tokens or any((self.rules, self.groups, self.memberships, self.banks, self.devices, self.made))
 
 
 def ordered(permissions: frozenset[str] | Sequence[str]) -> list[str]:

@@ -185,11 +185,16 @@ def successor(old: Token | None, now: datetime) -> NewToken:
     return replace(fresh, groups=old.groups, note=old.note, personal=old.personal)
 
 
-def may_end(who: Caller, token_id: str, principal: str) -> bool:
-    """Whether `who` may revoke this token of a principal; a narrowed caller may end itself alone."""
+def may_end(who: Caller, token_id: str, principal: str, started_from: str | None) -> bool:
+    """Whether `who` may revoke this token of a principal, made with `started_from` where it was made with another."""
     if who.ceiling is not None:
         return token_id == who.token_id
-    return principal == who.principal or who.covers("*")
+    if who.covers("*"):
+        return True
+    # Whoever finds an agent's token in a file must not end what its person works with.
+    if who.kind != "person":
+        return who.token_id in (token_id, started_from)
+    return principal == who.principal
 
 
 def listed_principal(who: Caller, asked: str) -> str:

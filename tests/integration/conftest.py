@@ -147,7 +147,8 @@ class StackProcess:
             ready.set()
 
         threading.Thread(target=read, daemon=True).start()
-        if not ready.wait(timeout) or self.process.poll() is not None:
+        up = ready.wait(timeout) and any(line.startswith("READY") for line in self.lines)
+        if not up or self.process.poll() is not None:  # its output ends a moment before it does
             raise RuntimeError("the stack did not come up:\n" + "\n".join(self.lines))
 
     def running(self) -> RunningStack:

@@ -18,7 +18,8 @@ Principal = Annotated[str, typer.Argument(help="The principal, user:â€¦, agent:â
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what it holds; change nothing.")]
 UNKNOWN = 3
 """The exit code where the server knows nothing of the principal: a mistyped name must not look like success."""
-_ORDER = ("tokens", "grants", "groups", "memberships", "banks", "devices")
+_ORDER = ("tokens", "grants", "groups", "memberships", "banks", "devices", "made")
+_HEADS = {"made": "working tokens that it made or rotated for others"}
 
 
 @offboard_app.command()
@@ -78,16 +79,30 @@ def _lines(held: dict[str, Any]) -> Iterator[str]:
     yield f"suspended now: {'yes' if held['suspended'] else 'no'}"
     for name in _ORDER:
         items = held[name]
-        yield f"{name} ({len(items)})" if items else f"{name}: none"
+        head = _HEADS.get(name, name)
+        yield f"{head} ({len(items)})" if items else f"{head}: none"
         for item in items:
             yield f"  {_line(name, item)}"
+    yield from _next_steps(held)
+
+
+def _next_steps(held: dict[str, Any]) -> Iterator[str]:
+    if not held["made"]:
+        return
+    yield "it may know these and they go on working; for each that its principal can do without:"
+    for token in held["made"]:
+        yield f"  teamlore admin token revoke {token['token_id']}"
+    yield "or `teamlore admin token rotate` it, and hand the new one over; off-board a principal that nobody knows"
+    if held["made_left_out"]:
+        yield f"{held['made_left_out']} more of them had no room here: end these and ask again"
 
 
 def _line(name: str, item: Any) -> str:
-    if name == "tokens":
-        token_id, _, *rest = row(item)
-        kind, grants, groups, note, _, used, ends, state = rest
-        return f"{token_id} {kind}, {state}; banks: {grants}; groups: {groups}; used: {used}; ends: {ends}; {note}"
+    if name in ("tokens", "made"):
+        token_id, principal, kind, grants, groups, note, _, used, ends, state = row(item)
+        whose = f"{principal} " if name == "made" else ""
+        rest = f"{state}; banks: {grants}; groups: {groups}; used: {used}; ends: {ends}; {note}"
+        return f"{token_id} {whose}{kind}, {rest}"
     if name == "grants":
         return f"{item['effect']} {item['subject']} {item['pattern']} {','.join(item['permissions'])}"
     if name == "memberships":

@@ -185,11 +185,14 @@ def test_a_leaver_s_everything_is_shown(fake: FakeAccess) -> None:
         banks=["private:user:bob"],
         devices=["d" * 32],
         known=True,
+        made=[access_pb2.Token(token_id="cd" * 8, principal="user:eve", kind="person")],
+        made_left_out=7,
     )
     code, said = call("admin", "offboard", "user:bob", "--dry-run")
     assert (code, "nothing was changed" in said) == (0, True)
-    for word in ("ab" * 8, "project:*", "team:api", TEAM, "private:user:bob", "d" * 32):
+    for word in ("ab" * 8, "project:*", "team:api", TEAM, "private:user:bob", "d" * 32, "user:eve", "7 more"):
         assert word in said
+    assert f"teamlore admin token revoke {'cd' * 8}" in said
     assert call("admin", "offboard", "user:bob")[0] == 0
     assert call("admin", "suspend", "user:bob")[0] == 0
     assert json.loads(call("admin", "resume", "user:bob", "--json")[1])["suspended"] is False

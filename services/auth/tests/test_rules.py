@@ -493,8 +493,56 @@ async def test_whether_anything_is_known_of_a_principal_is_told(auth: Auth) -> N
     await auth("RevokeToken", pb.RevokeTokenRequest(token_id=held.token_id))
     await auth("PutGrant", put("user:granted", "project:x", "read"))
     await auth("PutGroup", pb.PutGroupRequest(group="team:x", members=["user:joined"]))
-    for who in ("user:had", "user:granted", "user:joined"):
+    await auth("CreateToken", pb.CreateTokenRequest(principal="user:left", kind="agent"))
+    await auth.database.execute("update auth.tokens set created_by = 'user:made' where principal = 'user:left'")
+    for who in ("user:had", "user:granted", "user:joined", "user:made"):
         assert await known(who, dry_run=True), who
+
+
+async def test_off_boarding_shows_what_the_leaver_made_or_rotated_for_others(auth: Auth) -> None:
+    every = ("*", "read write forget comply admin")
+    dave = await auth.session("user:dave")
+    await auth("PutGrant", put("user:dave", *every))
+    bob, done = [
+        (await auth("CreateToken", pb.CreateTokenRequest(principal="user:bob", kind="agent"))).token_id
+        for _ in range(2)
+    ]
+
+    async def made(principal: str, kind: str) -> Any:
+        request = pb.CreateTokenRequest(principal=principal, kind=kind, grants=[
+            pb.Grant(pattern="*", permissions=every[1].split())])  # fmt: skip
+        return await auth("CreateToken", request, dave)
+
+    alice, eve, gone = [
+        await made(who, kind)
+        for who, kind in (("user:alice", "agent"), ("user:eve", "person"), ("user:alice", "agent"))
+    ]
+    own = await made("user:dave", "agent")
+    rotated = await auth("RotateToken", pb.RotateTokenRequest(token_id=bob), dave)
+    await auth("RevokeToken", pb.RevokeTokenRequest(token_id=gone.token_id))
+    # Who signs in with the token that he made renews it in that name.
+    as_eve = await auth("StartSession", auth_pb2.StartSessionRequest(person_token=eve.token))
+    renewed = await auth("RotateToken", pb.RotateTokenRequest(token_id=eve.token_id), as_eve.session_token)
+    request = pb.SuspendPrincipalRequest(principal="user:dave", revoke_tokens=True)
+    told = await auth("SuspendPrincipal", request)
+    assert [t.token_id for t in told.made] == [renewed.token_id, rotated.token_id, alice.token_id]
+    assert own.token_id in [t.token_id for t in told.tokens] and done not in [t.token_id for t in told.made]
+    assert (told.made[0].principal, told.made[2].created_by, told.made_left_out) == ("user:eve", "user:dave", 0)
+    assert (await auth.who(alice.token)).principal == "user:alice", "it says the truth: they work"
+    for token in told.made:
+        await auth("RevokeToken", pb.RevokeTokenRequest(token_id=token.token_id))
+    assert not (await auth("SuspendPrincipal", request)).made
+
+
+async def test_what_a_leaver_made_for_others_fits_into_the_answer(
+    auth: Auth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.auth.access_handlers.MOST_MADE", 2)
+    for _ in range(3):
+        await auth("CreateToken", pb.CreateTokenRequest(principal="user:bob", kind="agent"))
+    dry = pb.SuspendPrincipalRequest(principal="user:root", dry_run=True)
+    told = await auth("SuspendPrincipal", dry)
+    assert (len(told.made), told.made_left_out) == (2, 1)
 
 
 async def test_a_pattern_over_groups_is_refused_for_it_would_match_none(auth: Auth) -> None:

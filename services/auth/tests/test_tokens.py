@@ -182,16 +182,40 @@ async def test_what_cannot_be_rotated(auth: Auth) -> None:
 
 async def test_one_revokes_its_own_and_learns_nothing_of_others(auth: Auth) -> None:
     ann, bob = await auth.token("user:ann", ("a:x", "read")), await auth.token("user:bob", ("a:x", "read"))
-    spare = await auth.token("user:ann", ("a:x", "read"))
     bobs, anns = (await auth.who(bob)).token_id, (await auth.who(ann)).token_id
     unknown = await auth.refusal("RevokeToken", pb.RevokeTokenRequest(token_id="0" * 16), ann)
     others = await auth.refusal("RevokeToken", pb.RevokeTokenRequest(token_id=bobs), ann)
     assert str(unknown) == str(others) and unknown.reason == "NOT_FOUND"
-    assert (await auth("RevokeToken", pb.RevokeTokenRequest(token_id=anns), spare)).revoked
-    assert not (await auth("RevokeToken", pb.RevokeTokenRequest(token_id=anns), spare)).revoked
+    session = await auth.session("user:ann")
+    assert (await auth("RevokeToken", pb.RevokeTokenRequest(token_id=anns), session)).revoked
+    assert not (await auth("RevokeToken", pb.RevokeTokenRequest(token_id=anns), session)).revoked
     assert (await auth.refusal("WhoAmI", auth_pb2.WhoAmIRequest(), ann)).reason == "CREDENTIAL_REVOKED"
     assert (await auth("RevokeToken", pb.RevokeTokenRequest(token_id=bobs))).revoked
     assert (await auth.audited()).count("access.token_revoked") == 2
+
+
+async def test_an_agent_s_credential_ends_itself_and_what_it_made_alone(auth: Auth) -> None:
+    person = await auth("CreateToken", create("user:ann", ("a:*", "read"), kind="person"), await auth.present())
+    start = auth_pb2.StartSessionRequest(person_token=person.token)
+    session = (await auth("StartSession", start)).session_token
+    key = await auth("CreatePersonalKey", pb.CreatePersonalKeyRequest(), session)
+    other = await auth("CreatePersonalKey", pb.CreatePersonalKeyRequest(), session)
+    plain = await auth("CreateToken", create("user:ann", ("a:*", "read admin")))
+    made = await auth("CreateToken", create("user:ann", ("a:x", "read")), plain.token)
+    sessions_id = (await auth.who(session)).token_id
+
+    def end(token_id: str) -> pb.RevokeTokenRequest:
+        return pb.RevokeTokenRequest(token_id=token_id)
+
+    unknown = await auth.refusal("RevokeToken", end("0" * 16), plain.token)
+    for secret in (plain.token, key.token):
+        for token_id in (person.token_id, sessions_id, other.token_id):
+            assert str(await auth.refusal("RevokeToken", end(token_id), secret)) == str(unknown)
+    assert (await auth("RevokeToken", end(made.token_id), plain.token)).revoked
+    for ended in (plain, key):
+        assert (await auth("RevokeToken", end(ended.token_id), ended.token)).revoked
+    assert (await auth("RevokeToken", end(other.token_id), session)).revoked
+    assert (await auth("RevokeToken", end(person.token_id), session)).revoked
 
 
 async def test_the_last_admin_keeps_a_token(auth: Auth) -> None:

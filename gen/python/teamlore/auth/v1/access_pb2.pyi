@@ -473,12 +473,16 @@ class SuspendPrincipalResponse(_message.Message):
     BANKS_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
     KNOWN_FIELD_NUMBER: _builtins.int
+    MADE_FIELD_NUMBER: _builtins.int
+    MADE_LEFT_OUT_FIELD_NUMBER: _builtins.int
     suspended: _builtins.bool
     """Whether the principal is suspended now."""
     known: _builtins.bool
     """Whether anything is known of the principal beside a suspension: a token, ended ones included, or any of the above. It is
     suspended all the same, but its name may be mistyped.
     """
+    made_left_out: _builtins.int
+    """How many more of these there are than the answer has room for; revoke what is shown and ask again."""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___Token]:
         """Its tokens, as they are now."""
@@ -503,6 +507,12 @@ class SuspendPrincipalResponse(_message.Message):
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Devices that hold copies of banks for it, by id."""
 
+    @_builtins.property
+    def made(self) -> _containers.RepeatedCompositeFieldContainer[Global___Token]:
+        """Working tokens of other principals that it made or rotated, and so may know, or that took the place of one of these; the
+        newest first. Nothing here ends them: revoke or rotate each that nobody else answers for.
+        """
+
     def __init__(
         self,
         *,
@@ -514,10 +524,12 @@ class SuspendPrincipalResponse(_message.Message):
         banks: _abc.Iterable[_builtins.str] | None = ...,
         devices: _abc.Iterable[_builtins.str] | None = ...,
         known: _builtins.bool = ...,
+        made: _abc.Iterable[Global___Token] | None = ...,
+        made_left_out: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["banks", b"banks", "devices", b"devices", "grants", b"grants", "groups", b"groups", "known", b"known", "memberships", b"memberships", "suspended", b"suspended", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["banks", b"banks", "devices", b"devices", "grants", b"grants", "groups", b"groups", "known", b"known", "made", b"made", "made_left_out", b"made_left_out", "memberships", b"memberships", "suspended", b"suspended", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

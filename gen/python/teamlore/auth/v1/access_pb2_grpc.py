@@ -176,7 +176,8 @@ class AccessServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RevokeToken(self, request, context):
-        """Revokes a token of the caller, or any token for an admin of the deployment; its row stays, with the time.
+        """Revokes a token; its row stays, with the time. A person's credential ends any of that person, an agent's or a service's
+        itself and what it made, and that of an admin of the deployment any.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -44,7 +44,9 @@ class AccessServiceStub:
     RotateToken: _grpc.UnaryUnaryMultiCallable[_access_pb2.RotateTokenRequest, _access_pb2.RotateTokenResponse]
     """Replaces a token by a new one with the same rights; the old one goes on for the overlap."""
     RevokeToken: _grpc.UnaryUnaryMultiCallable[_access_pb2.RevokeTokenRequest, _access_pb2.RevokeTokenResponse]
-    """Revokes a token of the caller, or any token for an admin of the deployment; its row stays, with the time."""
+    """Revokes a token; its row stays, with the time. A person's credential ends any of that person, an agent's or a service's
+    itself and what it made, and that of an admin of the deployment any.
+    """
     SuspendPrincipal: _grpc.UnaryUnaryMultiCallable[_access_pb2.SuspendPrincipalRequest, _access_pb2.SuspendPrincipalResponse]
     """Suspends a principal or lets it back in, and tells everything it holds; with `revoke_tokens` its tokens end for good."""
     PutGrant: _grpc.UnaryUnaryMultiCallable[_access_pb2.PutGrantRequest, _access_pb2.PutGrantResponse]
@@ -96,7 +98,9 @@ class AccessServiceAsyncStub(AccessServiceStub):
     RotateToken: _aio.UnaryUnaryMultiCallable[_access_pb2.RotateTokenRequest, _access_pb2.RotateTokenResponse]  # type: ignore[assignment]
     """Replaces a token by a new one with the same rights; the old one goes on for the overlap."""
     RevokeToken: _aio.UnaryUnaryMultiCallable[_access_pb2.RevokeTokenRequest, _access_pb2.RevokeTokenResponse]  # type: ignore[assignment]
-    """Revokes a token of the caller, or any token for an admin of the deployment; its row stays, with the time."""
+    """Revokes a token; its row stays, with the time. A person's credential ends any of that person, an agent's or a service's
+    itself and what it made, and that of an admin of the deployment any.
+    """
     SuspendPrincipal: _aio.UnaryUnaryMultiCallable[_access_pb2.SuspendPrincipalRequest, _access_pb2.SuspendPrincipalResponse]  # type: ignore[assignment]
     """Suspends a principal or lets it back in, and tells everything it holds; with `revoke_tokens` its tokens end for good."""
     PutGrant: _aio.UnaryUnaryMultiCallable[_access_pb2.PutGrantRequest, _access_pb2.PutGrantResponse]  # type: ignore[assignment]
@@ -175,7 +179,9 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _access_pb2.RevokeTokenRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.RevokeTokenResponse, _abc.Awaitable[_access_pb2.RevokeTokenResponse]]:
-        """Revokes a token of the caller, or any token for an admin of the deployment; its row stays, with the time."""
+        """Revokes a token; its row stays, with the time. A person's credential ends any of that person, an agent's or a service's
+        itself and what it made, and that of an admin of the deployment any.
+        """
 
     @_abc_1.abstractmethod
     def SuspendPrincipal(
