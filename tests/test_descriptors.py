@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from teamlore.common.v1 import access_pb2
 
 from kit.serving import access_of
+from kit.validation import violations_at
 
 PROTOS = Path(__file__).resolve().parents[1] / "protos"
 
@@ -46,3 +48,12 @@ def test_every_method_says_who_may_call_it(method: MethodDescriptor) -> None:
 def test_audit_names_are_told_apart() -> None:
     names = [access_of(method).audit for method in methods()]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("method", [m for m in methods() if access_of(m).bank], ids=lambda m: m.full_name)
+def test_a_token_by_mistake_is_no_bank(method: MethodDescriptor) -> None:
+    name = access_of(method).bank
+    request = message_factory.GetMessageClass(method.input_type)()
+    for bank, refused in (("project:orders-1", False), ("project:tlk_" + "A" * 43, True)):
+        setattr(request, name, bank)
+        assert bool(violations_at(request, name)) == refused

@@ -28,7 +28,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from teamlore.common.v1 import access_pb2 as teamlore_dot_common_dot_v1_dot_access__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bteamlore/auth/v1/auth.proto\x12\x10teamlore.auth.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fteamlore/common/v1/access.proto\"1\n\x14\x45xchangeTokenRequest\x12\x19\n\x05token\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\"p\n\x15\x45xchangeTokenResponse\x12\x14\n\x0c\x61\x63\x63\x65ss_token\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tprincipal\x18\x03 \x01(\t\"\x10\n\x0eGetJwksRequest\"6\n\x0fGetJwksResponse\x12#\n\x04keys\x18\x01 \x03(\x0b\x32\x15.teamlore.auth.v1.Jwk\"Q\n\x03Jwk\x12\x0b\n\x03kty\x18\x01 \x01(\t\x12\x0b\n\x03\x63rv\x18\x02 \x01(\t\x12\x0b\n\x03kid\x18\x03 \x01(\t\x12\x0b\n\x03\x61lg\x18\x04 \x01(\t\x12\x0b\n\x03use\x18\x05 \x01(\t\x12\t\n\x01x\x18\x06 \x01(\t\"B\n\rWhoAmIRequest\x12\x31\n\x04\x62\x61nk\x18\x01 \x01(\tB#\xbaH r\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\xd8\x01\x01\"\xc6\x01\n\x0eWhoAmIResponse\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x10\n\x08token_id\x18\x03 \x01(\t\x12\x13\n\x0bpermissions\x18\x04 \x03(\t\x12\x0e\n\x06groups\x18\x05 \x03(\t\x12\x16\n\x0eperson_present\x18\x06 \x01(\x08\x12.\n\nexpires_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0ctoken_groups\x18\x08 \x03(\t\"s\n\x13StartSessionRequest\x12\x1b\n\x08id_token\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x18\x80\x80\x01\x12\x1e\n\x0cperson_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01:\x1f\xbaH\x1c\"\x1a\n\x08id_token\n\x0cperson_token\x10\x01\"\x82\x01\n\x14StartSessionResponse\x12\x15\n\rsession_token\x18\x01 \x01(\t\x12\x10\n\x08token_id\x18\x02 \x01(\t\x12\x11\n\tprincipal\x18\x03 \x01(\t\x12.\n\nexpires_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x12\n\x10GetSignInRequest\"F\n\x11GetSignInResponse\x12\x0e\n\x06issuer\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x0e\n\x06scopes\x18\x03 \x03(\t\"\x92\x01\n\x14\x45xplainAccessRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12J\n\tprincipal\x18\x02 \x01(\tB7\xbaH4r/2-^(user|agent|service):[A-Za-z0-9._@-]{1,100}$\xd8\x01\x01\"x\n\x15\x45xplainAccessResponse\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0e\n\x06groups\x18\x02 \x03(\t\x12<\n\x0bpermissions\x18\x03 \x03(\x0b\x32\'.teamlore.auth.v1.PermissionExplanation\"]\n\x15PermissionExplanation\x12\x12\n\npermission\x18\x01 \x01(\t\x12\x0c\n\x04held\x18\x02 \x01(\x08\x12\x10\n\x08given_by\x18\x03 \x03(\t\x12\x10\n\x08taken_by\x18\x04 \x03(\t2\xd8\x06\n\x0b\x41uthService\x12\x96\x01\n\rExchangeToken\x12&.teamlore.auth.v1.ExchangeTokenRequest\x1a\'.teamlore.auth.v1.ExchangeTokenResponse\"4\xea\xc7\x18\x17@\x01R\x13\x61uth.exchange_token\x82\xd3\xe4\x93\x02\x13\"\x0e/v1/auth/token:\x01*\x12z\n\x07GetJwks\x12 .teamlore.auth.v1.GetJwksRequest\x1a!.teamlore.auth.v1.GetJwksResponse\"*\xea\xc7\x18\x11@\x01R\rauth.get_jwks\x82\xd3\xe4\x93\x02\x0f\x12\r/v1/auth/jwks\x12\x95\x01\n\rExplainAccess\x12&.teamlore.auth.v1.ExplainAccessRequest\x1a\'.teamlore.auth.v1.ExplainAccessResponse\"3\xea\xc7\x18\x17(\x01R\x13\x61uth.explain_access\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/auth/explain\x12\x99\x01\n\x0cStartSession\x12%.teamlore.auth.v1.StartSessionRequest\x1a&.teamlore.auth.v1.StartSessionResponse\":\xea\xc7\x18\x1a@\x01R\x14\x61uth.session_startedX\x01\x82\xd3\xe4\x93\x02\x16\"\x11/v1/auth/sessions:\x01*\x12\x86\x01\n\tGetSignIn\x12\".teamlore.auth.v1.GetSignInRequest\x1a#.teamlore.auth.v1.GetSignInResponse\"0\xea\xc7\x18\x14@\x01R\x10\x61uth.get_sign_in\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/auth/sign-in\x12w\n\x06WhoAmI\x12\x1f.teamlore.auth.v1.WhoAmIRequest\x1a .teamlore.auth.v1.WhoAmIResponse\"*\xea\xc7\x18\x0f(\x01R\x0b\x61uth.whoami\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/auth/whoamib\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bteamlore/auth/v1/auth.proto\x12\x10teamlore.auth.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fteamlore/common/v1/access.proto\"1\n\x14\x45xchangeTokenRequest\x12\x19\n\x05token\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\"p\n\x15\x45xchangeTokenResponse\x12\x14\n\x0c\x61\x63\x63\x65ss_token\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tprincipal\x18\x03 \x01(\t\"\x10\n\x0eGetJwksRequest\"6\n\x0fGetJwksResponse\x12#\n\x04keys\x18\x01 \x03(\x0b\x32\x15.teamlore.auth.v1.Jwk\"Q\n\x03Jwk\x12\x0b\n\x03kty\x18\x01 \x01(\t\x12\x0b\n\x03\x63rv\x18\x02 \x01(\t\x12\x0b\n\x03kid\x18\x03 \x01(\t\x12\x0b\n\x03\x61lg\x18\x04 \x01(\t\x12\x0b\n\x03use\x18\x05 \x01(\t\x12\t\n\x01x\x18\x06 \x01(\t\"I\n\rWhoAmIRequest\x12\x38\n\x04\x62\x61nk\x18\x01 \x01(\tB*\xbaH\'r\"2\x19^[A-Za-z0-9._:@-]{1,255}$\xba\x01\x04tlk_\xd8\x01\x01\"\xc6\x01\n\x0eWhoAmIResponse\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x10\n\x08token_id\x18\x03 \x01(\t\x12\x13\n\x0bpermissions\x18\x04 \x03(\t\x12\x0e\n\x06groups\x18\x05 \x03(\t\x12\x16\n\x0eperson_present\x18\x06 \x01(\x08\x12.\n\nexpires_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0ctoken_groups\x18\x08 \x03(\t\"s\n\x13StartSessionRequest\x12\x1b\n\x08id_token\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x18\x80\x80\x01\x12\x1e\n\x0cperson_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01:\x1f\xbaH\x1c\"\x1a\n\x08id_token\n\x0cperson_token\x10\x01\"\x82\x01\n\x14StartSessionResponse\x12\x15\n\rsession_token\x18\x01 \x01(\t\x12\x10\n\x08token_id\x18\x02 \x01(\t\x12\x11\n\tprincipal\x18\x03 \x01(\t\x12.\n\nexpires_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x12\n\x10GetSignInRequest\"F\n\x11GetSignInResponse\x12\x0e\n\x06issuer\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x0e\n\x06scopes\x18\x03 \x03(\t\"\x99\x01\n\x14\x45xplainAccessRequest\x12\x35\n\x04\x62\x61nk\x18\x01 \x01(\tB\'\xbaH$r\"2\x19^[A-Za-z0-9._:@-]{1,255}$\xba\x01\x04tlk_\x12J\n\tprincipal\x18\x02 \x01(\tB7\xbaH4r/2-^(user|agent|service):[A-Za-z0-9._@-]{1,100}$\xd8\x01\x01\"x\n\x15\x45xplainAccessResponse\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0e\n\x06groups\x18\x02 \x03(\t\x12<\n\x0bpermissions\x18\x03 \x03(\x0b\x32\'.teamlore.auth.v1.PermissionExplanation\"]\n\x15PermissionExplanation\x12\x12\n\npermission\x18\x01 \x01(\t\x12\x0c\n\x04held\x18\x02 \x01(\x08\x12\x10\n\x08given_by\x18\x03 \x03(\t\x12\x10\n\x08taken_by\x18\x04 \x03(\t2\xd8\x06\n\x0b\x41uthService\x12\x96\x01\n\rExchangeToken\x12&.teamlore.auth.v1.ExchangeTokenRequest\x1a\'.teamlore.auth.v1.ExchangeTokenResponse\"4\xea\xc7\x18\x17@\x01R\x13\x61uth.exchange_token\x82\xd3\xe4\x93\x02\x13\"\x0e/v1/auth/token:\x01*\x12z\n\x07GetJwks\x12 .teamlore.auth.v1.GetJwksRequest\x1a!.teamlore.auth.v1.GetJwksResponse\"*\xea\xc7\x18\x11@\x01R\rauth.get_jwks\x82\xd3\xe4\x93\x02\x0f\x12\r/v1/auth/jwks\x12\x95\x01\n\rExplainAccess\x12&.teamlore.auth.v1.ExplainAccessRequest\x1a\'.teamlore.auth.v1.ExplainAccessResponse\"3\xea\xc7\x18\x17(\x01R\x13\x61uth.explain_access\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/auth/explain\x12\x99\x01\n\x0cStartSession\x12%.teamlore.auth.v1.StartSessionRequest\x1a&.teamlore.auth.v1.StartSessionResponse\":\xea\xc7\x18\x1a@\x01R\x14\x61uth.session_startedX\x01\x82\xd3\xe4\x93\x02\x16\"\x11/v1/auth/sessions:\x01*\x12\x86\x01\n\tGetSignIn\x12\".teamlore.auth.v1.GetSignInRequest\x1a#.teamlore.auth.v1.GetSignInResponse\"0\xea\xc7\x18\x14@\x01R\x10\x61uth.get_sign_in\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/auth/sign-in\x12w\n\x06WhoAmI\x12\x1f.teamlore.auth.v1.WhoAmIRequest\x1a .teamlore.auth.v1.WhoAmIResponse\"*\xea\xc7\x18\x0f(\x01R\x0b\x61uth.whoami\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/auth/whoamib\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,7 +38,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXCHANGETOKENREQUEST'].fields_by_name['token']._loaded_options = None
   _globals['_EXCHANGETOKENREQUEST'].fields_by_name['token']._serialized_options = b'\272H\007r\005\020\001\030\310\001'
   _globals['_WHOAMIREQUEST'].fields_by_name['bank']._loaded_options = None
-  _globals['_WHOAMIREQUEST'].fields_by_name['bank']._serialized_options = b'\272H r\0332\031^[A-Za-z0-9._:@-]{1,255}$\330\001\001'
+  _globals['_WHOAMIREQUEST'].fields_by_name['bank']._serialized_options = b'\272H\'r\"2\031^[A-Za-z0-9._:@-]{1,255}$\272\001\004tlk_\330\001\001'
   _globals['_STARTSESSIONREQUEST'].fields_by_name['id_token']._loaded_options = None
   _globals['_STARTSESSIONREQUEST'].fields_by_name['id_token']._serialized_options = b'\272H\006r\004\030\200\200\001'
   _globals['_STARTSESSIONREQUEST'].fields_by_name['person_token']._loaded_options = None
@@ -46,7 +46,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STARTSESSIONREQUEST']._loaded_options = None
   _globals['_STARTSESSIONREQUEST']._serialized_options = b'\272H\034\"\032\n\010id_token\n\014person_token\020\001'
   _globals['_EXPLAINACCESSREQUEST'].fields_by_name['bank']._loaded_options = None
-  _globals['_EXPLAINACCESSREQUEST'].fields_by_name['bank']._serialized_options = b'\272H\035r\0332\031^[A-Za-z0-9._:@-]{1,255}$'
+  _globals['_EXPLAINACCESSREQUEST'].fields_by_name['bank']._serialized_options = b'\272H$r\"2\031^[A-Za-z0-9._:@-]{1,255}$\272\001\004tlk_'
   _globals['_EXPLAINACCESSREQUEST'].fields_by_name['principal']._loaded_options = None
   _globals['_EXPLAINACCESSREQUEST'].fields_by_name['principal']._serialized_options = b'\272H4r/2-^(user|agent|service):[A-Za-z0-9._@-]{1,100}$\330\001\001'
   _globals['_AUTHSERVICE'].methods_by_name['ExchangeToken']._loaded_options = None
@@ -72,23 +72,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JWK']._serialized_start=413
   _globals['_JWK']._serialized_end=494
   _globals['_WHOAMIREQUEST']._serialized_start=496
-  _globals['_WHOAMIREQUEST']._serialized_end=562
-  _globals['_WHOAMIRESPONSE']._serialized_start=565
-  _globals['_WHOAMIRESPONSE']._serialized_end=763
-  _globals['_STARTSESSIONREQUEST']._serialized_start=765
-  _globals['_STARTSESSIONREQUEST']._serialized_end=880
-  _globals['_STARTSESSIONRESPONSE']._serialized_start=883
-  _globals['_STARTSESSIONRESPONSE']._serialized_end=1013
-  _globals['_GETSIGNINREQUEST']._serialized_start=1015
-  _globals['_GETSIGNINREQUEST']._serialized_end=1033
-  _globals['_GETSIGNINRESPONSE']._serialized_start=1035
-  _globals['_GETSIGNINRESPONSE']._serialized_end=1105
-  _globals['_EXPLAINACCESSREQUEST']._serialized_start=1108
-  _globals['_EXPLAINACCESSREQUEST']._serialized_end=1254
-  _globals['_EXPLAINACCESSRESPONSE']._serialized_start=1256
-  _globals['_EXPLAINACCESSRESPONSE']._serialized_end=1376
-  _globals['_PERMISSIONEXPLANATION']._serialized_start=1378
-  _globals['_PERMISSIONEXPLANATION']._serialized_end=1471
-  _globals['_AUTHSERVICE']._serialized_start=1474
-  _globals['_AUTHSERVICE']._serialized_end=2330
+  _globals['_WHOAMIREQUEST']._serialized_end=569
+  _globals['_WHOAMIRESPONSE']._serialized_start=572
+  _globals['_WHOAMIRESPONSE']._serialized_end=770
+  _globals['_STARTSESSIONREQUEST']._serialized_start=772
+  _globals['_STARTSESSIONREQUEST']._serialized_end=887
+  _globals['_STARTSESSIONRESPONSE']._serialized_start=890
+  _globals['_STARTSESSIONRESPONSE']._serialized_end=1020
+  _globals['_GETSIGNINREQUEST']._serialized_start=1022
+  _globals['_GETSIGNINREQUEST']._serialized_end=1040
+  _globals['_GETSIGNINRESPONSE']._serialized_start=1042
+  _globals['_GETSIGNINRESPONSE']._serialized_end=1112
+  _globals['_EXPLAINACCESSREQUEST']._serialized_start=1115
+  _globals['_EXPLAINACCESSREQUEST']._serialized_end=1268
+  _globals['_EXPLAINACCESSRESPONSE']._serialized_start=1270
+  _globals['_EXPLAINACCESSRESPONSE']._serialized_end=1390
+  _globals['_PERMISSIONEXPLANATION']._serialized_start=1392
+  _globals['_PERMISSIONEXPLANATION']._serialized_end=1485
+  _globals['_AUTHSERVICE']._serialized_start=1488
+  _globals['_AUTHSERVICE']._serialized_end=2344
 # @@protoc_insertion_point(module_scope)

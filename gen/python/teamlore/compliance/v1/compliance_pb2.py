@@ -28,7 +28,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from teamlore.common.v1 import access_pb2 as teamlore_dot_common_dot_v1_dot_access__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'teamlore/compliance/v1/compliance.proto\x12\x16teamlore.compliance.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fteamlore/common/v1/access.proto\"\xd5\x01\n\x04Hold\x12\x0f\n\x07hold_id\x18\x01 \x01(\t\x12\x0c\n\x04\x62\x61nk\x18\x02 \x01(\t\x12\x0e\n\x06matter\x18\x03 \x01(\t\x12-\n\tplaced_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\treview_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tlifted_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tplaced_by\x18\x07 \x01(\t\"\xb4\x01\n\x10PlaceHoldRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12.\n\x06matter\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x32\x17^[A-Za-z0-9._/-]{1,64}$\x12-\n\treview_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tmake_bank\x18\x04 \x01(\x08\"w\n\x11PlaceHoldResponse\x12*\n\x04hold\x18\x01 \x01(\x0b\x32\x1c.teamlore.compliance.v1.Hold\x12\x18\n\x10stopped_erasures\x18\x02 \x03(\t\x12\x1c\n\x14unstoppable_erasures\x18\x03 \x03(\t\"i\n\x0fLiftHoldRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12&\n\x07hold_id\x18\x02 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{32}$\"$\n\x10LiftHoldResponse\x12\x10\n\x08released\x18\x01 \x01(\x08\"B\n\x10ListHoldsRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\"@\n\x11ListHoldsResponse\x12+\n\x05holds\x18\x01 \x03(\x0b\x32\x1c.teamlore.compliance.v1.Hold\"\x8a\x01\n\x14\x45raseMemoriesRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12\x42\n\nmemory_ids\x18\x02 \x03(\tB.\xbaH+\x92\x01(\x08\x01\x10\x64\x18\x01\" r\x1e\x32\x15^[A-Za-z0-9_-]{8,64}$\xba\x01\x04tlk_\"A\n\x15\x45raseMemoriesResponse\x12\x14\n\x0c\x65rased_count\x18\x01 \x01(\x05\x12\x12\n\nerasure_id\x18\x02 \x01(\t\"\x8e\x03\n\x07\x45rasure\x12\x12\n\nerasure_id\x18\x01 \x01(\t\x12\x0c\n\x04\x62\x61nk\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x14\n\x0cmemory_count\x18\x04 \x01(\x05\x12\x30\n\x0crequested_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x0eserver_done_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bthrough_seq\x18\x07 \x01(\x03\x12\x19\n\x11\x63onfirmed_devices\x18\x08 \x03(\t\x12\x1b\n\x13unconfirmed_devices\x18\t \x03(\t\x12\x30\n\x07receipt\x18\n \x01(\x0b\x32\x1f.teamlore.compliance.v1.Receipt\x12\x17\n\x0fstopped_by_hold\x18\x0b \x01(\x08\x12>\n\x0fretired_devices\x18\x0c \x03(\x0b\x32%.teamlore.compliance.v1.RetiredDevice\"R\n\rRetiredDevice\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12.\n\nretired_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"C\n\x07Receipt\x12\x11\n\tstatement\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x12\n\npublic_key\x18\x03 \x01(\x0c\">\n\x11GetErasureRequest\x12)\n\nerasure_id\x18\x01 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{32}$\"F\n\x12GetErasureResponse\x12\x30\n\x07\x65rasure\x18\x01 \x01(\x0b\x32\x1f.teamlore.compliance.v1.Erasure\"\xb4\x01\n\x13\x45raseObjectsRequest\x12)\n\nerasure_id\x18\x01 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{32}$\x12.\n\x04\x62\x61nk\x18\x02 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12\x42\n\nmemory_ids\x18\x03 \x03(\tB.\xbaH+\x92\x01(\x08\x01\x10\x64\x18\x01\" r\x1e\x32\x15^[A-Za-z0-9_-]{8,64}$\xba\x01\x04tlk_\",\n\x14\x45raseObjectsResponse\x12\x14\n\x0c\x65rased_count\x18\x01 \x01(\x05\x32\xec\x06\n\x11\x43omplianceService\x12\xa3\x01\n\tPlaceHold\x12(.teamlore.compliance.v1.PlaceHoldRequest\x1a).teamlore.compliance.v1.PlaceHoldResponse\"A\xea\xc7\x18\x17\n\x04\x62\x61nkH\x04R\x0bhold.placedX\x01\x82\xd3\xe4\x93\x02 \"\x1b/v1/admin/banks/{bank}/hold:\x01*\x12\xa7\x01\n\x08LiftHold\x12\'.teamlore.compliance.v1.LiftHoldRequest\x1a(.teamlore.compliance.v1.LiftHoldResponse\"H\xea\xc7\x18\x17\n\x04\x62\x61nkH\x04R\x0bhold.liftedX\x01\x82\xd3\xe4\x93\x02\'*%/v1/admin/banks/{bank}/hold/{hold_id}\x12\x9e\x01\n\tListHolds\x12(.teamlore.compliance.v1.ListHoldsRequest\x1a).teamlore.compliance.v1.ListHoldsResponse\"<\xea\xc7\x18\x15\n\x04\x62\x61nkH\x04R\x0bhold.listed\x82\xd3\xe4\x93\x02\x1d\x12\x1b/v1/admin/banks/{bank}/hold\x12\xb9\x01\n\rEraseMemories\x12,.teamlore.compliance.v1.EraseMemoriesRequest\x1a-.teamlore.compliance.v1.EraseMemoriesResponse\"K\xea\xc7\x18\x1d\n\x04\x62\x61nkH\x04R\x11\x65rasure.requestedX\x01\x82\xd3\xe4\x93\x02$\"\x1f/v1/admin/banks/{bank}/erasures:\x01*\x12\xa9\x01\n\nGetErasure\x12).teamlore.compliance.v1.GetErasureRequest\x1a*.teamlore.compliance.v1.GetErasureResponse\"D\xea\xc7\x18\x1f\x1a\nerasure_idH\x03R\x0c\x65rasure.readj\x01\x04\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/erasures/{erasure_id}2\xa9\x01\n\x19\x45rasureParticipantService\x12\x8b\x01\n\x0c\x45raseObjects\x12+.teamlore.compliance.v1.EraseObjectsRequest\x1a,.teamlore.compliance.v1.EraseObjectsResponse\" \xea\xc7\x18\x1c\x38\x01R\x16\x65rasure.objects_erasedX\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'teamlore/compliance/v1/compliance.proto\x12\x16teamlore.compliance.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fteamlore/common/v1/access.proto\"\xd5\x01\n\x04Hold\x12\x0f\n\x07hold_id\x18\x01 \x01(\t\x12\x0c\n\x04\x62\x61nk\x18\x02 \x01(\t\x12\x0e\n\x06matter\x18\x03 \x01(\t\x12-\n\tplaced_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\treview_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tlifted_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tplaced_by\x18\x07 \x01(\t\"\xbb\x01\n\x10PlaceHoldRequest\x12\x35\n\x04\x62\x61nk\x18\x01 \x01(\tB\'\xbaH$r\"2\x19^[A-Za-z0-9._:@-]{1,255}$\xba\x01\x04tlk_\x12.\n\x06matter\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x32\x17^[A-Za-z0-9._/-]{1,64}$\x12-\n\treview_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tmake_bank\x18\x04 \x01(\x08\"w\n\x11PlaceHoldResponse\x12*\n\x04hold\x18\x01 \x01(\x0b\x32\x1c.teamlore.compliance.v1.Hold\x12\x18\n\x10stopped_erasures\x18\x02 \x03(\t\x12\x1c\n\x14unstoppable_erasures\x18\x03 \x03(\t\"p\n\x0fLiftHoldRequest\x12\x35\n\x04\x62\x61nk\x18\x01 \x01(\tB\'\xbaH$r\"2\x19^[A-Za-z0-9._:@-]{1,255}$\xba\x01\x04tlk_\x12&\n\x07hold_id\x18\x02 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{32}$\"$\n\x10LiftHoldResponse\x12\x10\n\x08released\x18\x01 \x01(\x08\"I\n\x10ListHoldsRequest\x12\x35\n\x04\x62\x61nk\x18\x01 \x01(\tB\'\xbaH$r\"2\x19^[A-Za-z0-9._:@-]{1,255}$\xba\x01\x04tlk_\"@\n\x11ListHoldsResponse\x12+\n\x05holds\x18\x01 \x03(\x0b\x32\x1c.teamlore.compliance.v1.Hold\"\x91\x01\n\x14\x45raseMemoriesRequest\x12\x35\n\x04\x62\x61nk\x18\x01 \x01(\tB\'\xbaH$r\"2\x19^[A-Za-z0-9._:@-]{1,255}$\xba\x01\x04tlk_\x12\x42\n\nmemory_ids\x18\x02 \x03(\tB.\xbaH+\x92\x01(\x08\x01\x10\x64\x18\x01\" r\x1e\x32\x15^[A-Za-z0-9_-]{8,64}$\xba\x01\x04tlk_\"A\n\x15\x45raseMemoriesResponse\x12\x14\n\x0c\x65rased_count\x18\x01 \x01(\x05\x12\x12\n\nerasure_id\x18\x02 \x01(\t\"\x8e\x03\n\x07\x45rasure\x12\x12\n\nerasure_id\x18\x01 \x01(\t\x12\x0c\n\x04\x62\x61nk\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x14\n\x0cmemory_count\x18\x04 \x01(\x05\x12\x30\n\x0crequested_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x0eserver_done_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bthrough_seq\x18\x07 \x01(\x03\x12\x19\n\x11\x63onfirmed_devices\x18\x08 \x03(\t\x12\x1b\n\x13unconfirmed_devices\x18\t \x03(\t\x12\x30\n\x07receipt\x18\n \x01(\x0b\x32\x1f.teamlore.compliance.v1.Receipt\x12\x17\n\x0fstopped_by_hold\x18\x0b \x01(\x08\x12>\n\x0fretired_devices\x18\x0c \x03(\x0b\x32%.teamlore.compliance.v1.RetiredDevice\"R\n\rRetiredDevice\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12.\n\nretired_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"C\n\x07Receipt\x12\x11\n\tstatement\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x12\n\npublic_key\x18\x03 \x01(\x0c\">\n\x11GetErasureRequest\x12)\n\nerasure_id\x18\x01 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{32}$\"F\n\x12GetErasureResponse\x12\x30\n\x07\x65rasure\x18\x01 \x01(\x0b\x32\x1f.teamlore.compliance.v1.Erasure\"\xbb\x01\n\x13\x45raseObjectsRequest\x12)\n\nerasure_id\x18\x01 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{32}$\x12\x35\n\x04\x62\x61nk\x18\x02 \x01(\tB\'\xbaH$r\"2\x19^[A-Za-z0-9._:@-]{1,255}$\xba\x01\x04tlk_\x12\x42\n\nmemory_ids\x18\x03 \x03(\tB.\xbaH+\x92\x01(\x08\x01\x10\x64\x18\x01\" r\x1e\x32\x15^[A-Za-z0-9_-]{8,64}$\xba\x01\x04tlk_\",\n\x14\x45raseObjectsResponse\x12\x14\n\x0c\x65rased_count\x18\x01 \x01(\x05\x32\xec\x06\n\x11\x43omplianceService\x12\xa3\x01\n\tPlaceHold\x12(.teamlore.compliance.v1.PlaceHoldRequest\x1a).teamlore.compliance.v1.PlaceHoldResponse\"A\xea\xc7\x18\x17\n\x04\x62\x61nkH\x04R\x0bhold.placedX\x01\x82\xd3\xe4\x93\x02 \"\x1b/v1/admin/banks/{bank}/hold:\x01*\x12\xa7\x01\n\x08LiftHold\x12\'.teamlore.compliance.v1.LiftHoldRequest\x1a(.teamlore.compliance.v1.LiftHoldResponse\"H\xea\xc7\x18\x17\n\x04\x62\x61nkH\x04R\x0bhold.liftedX\x01\x82\xd3\xe4\x93\x02\'*%/v1/admin/banks/{bank}/hold/{hold_id}\x12\x9e\x01\n\tListHolds\x12(.teamlore.compliance.v1.ListHoldsRequest\x1a).teamlore.compliance.v1.ListHoldsResponse\"<\xea\xc7\x18\x15\n\x04\x62\x61nkH\x04R\x0bhold.listed\x82\xd3\xe4\x93\x02\x1d\x12\x1b/v1/admin/banks/{bank}/hold\x12\xb9\x01\n\rEraseMemories\x12,.teamlore.compliance.v1.EraseMemoriesRequest\x1a-.teamlore.compliance.v1.EraseMemoriesResponse\"K\xea\xc7\x18\x1d\n\x04\x62\x61nkH\x04R\x11\x65rasure.requestedX\x01\x82\xd3\xe4\x93\x02$\"\x1f/v1/admin/banks/{bank}/erasures:\x01*\x12\xa9\x01\n\nGetErasure\x12).teamlore.compliance.v1.GetErasureRequest\x1a*.teamlore.compliance.v1.GetErasureResponse\"D\xea\xc7\x18\x1f\x1a\nerasure_idH\x03R\x0c\x65rasure.readj\x01\x04\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/erasures/{erasure_id}2\xa9\x01\n\x19\x45rasureParticipantService\x12\x8b\x01\n\x0c\x45raseObjects\x12+.teamlore.compliance.v1.EraseObjectsRequest\x1a,.teamlore.compliance.v1.EraseObjectsResponse\" \xea\xc7\x18\x1c\x38\x01R\x16\x65rasure.objects_erasedX\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,17 +36,17 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'teamlore.compliance.v1.comp
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PLACEHOLDREQUEST'].fields_by_name['bank']._loaded_options = None
-  _globals['_PLACEHOLDREQUEST'].fields_by_name['bank']._serialized_options = b'\272H\035r\0332\031^[A-Za-z0-9._:@-]{1,255}$'
+  _globals['_PLACEHOLDREQUEST'].fields_by_name['bank']._serialized_options = b'\272H$r\"2\031^[A-Za-z0-9._:@-]{1,255}$\272\001\004tlk_'
   _globals['_PLACEHOLDREQUEST'].fields_by_name['matter']._loaded_options = None
   _globals['_PLACEHOLDREQUEST'].fields_by_name['matter']._serialized_options = b'\272H\033r\0312\027^[A-Za-z0-9._/-]{1,64}$'
   _globals['_LIFTHOLDREQUEST'].fields_by_name['bank']._loaded_options = None
-  _globals['_LIFTHOLDREQUEST'].fields_by_name['bank']._serialized_options = b'\272H\035r\0332\031^[A-Za-z0-9._:@-]{1,255}$'
+  _globals['_LIFTHOLDREQUEST'].fields_by_name['bank']._serialized_options = b'\272H$r\"2\031^[A-Za-z0-9._:@-]{1,255}$\272\001\004tlk_'
   _globals['_LIFTHOLDREQUEST'].fields_by_name['hold_id']._loaded_options = None
   _globals['_LIFTHOLDREQUEST'].fields_by_name['hold_id']._serialized_options = b'\272H\022r\0202\016^[0-9a-f]{32}$'
   _globals['_LISTHOLDSREQUEST'].fields_by_name['bank']._loaded_options = None
-  _globals['_LISTHOLDSREQUEST'].fields_by_name['bank']._serialized_options = b'\272H\035r\0332\031^[A-Za-z0-9._:@-]{1,255}$'
+  _globals['_LISTHOLDSREQUEST'].fields_by_name['bank']._serialized_options = b'\272H$r\"2\031^[A-Za-z0-9._:@-]{1,255}$\272\001\004tlk_'
   _globals['_ERASEMEMORIESREQUEST'].fields_by_name['bank']._loaded_options = None
-  _globals['_ERASEMEMORIESREQUEST'].fields_by_name['bank']._serialized_options = b'\272H\035r\0332\031^[A-Za-z0-9._:@-]{1,255}$'
+  _globals['_ERASEMEMORIESREQUEST'].fields_by_name['bank']._serialized_options = b'\272H$r\"2\031^[A-Za-z0-9._:@-]{1,255}$\272\001\004tlk_'
   _globals['_ERASEMEMORIESREQUEST'].fields_by_name['memory_ids']._loaded_options = None
   _globals['_ERASEMEMORIESREQUEST'].fields_by_name['memory_ids']._serialized_options = b'\272H+\222\001(\010\001\020d\030\001\" r\0362\025^[A-Za-z0-9_-]{8,64}$\272\001\004tlk_'
   _globals['_GETERASUREREQUEST'].fields_by_name['erasure_id']._loaded_options = None
@@ -54,7 +54,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ERASEOBJECTSREQUEST'].fields_by_name['erasure_id']._loaded_options = None
   _globals['_ERASEOBJECTSREQUEST'].fields_by_name['erasure_id']._serialized_options = b'\272H\022r\0202\016^[0-9a-f]{32}$'
   _globals['_ERASEOBJECTSREQUEST'].fields_by_name['bank']._loaded_options = None
-  _globals['_ERASEOBJECTSREQUEST'].fields_by_name['bank']._serialized_options = b'\272H\035r\0332\031^[A-Za-z0-9._:@-]{1,255}$'
+  _globals['_ERASEOBJECTSREQUEST'].fields_by_name['bank']._serialized_options = b'\272H$r\"2\031^[A-Za-z0-9._:@-]{1,255}$\272\001\004tlk_'
   _globals['_ERASEOBJECTSREQUEST'].fields_by_name['memory_ids']._loaded_options = None
   _globals['_ERASEOBJECTSREQUEST'].fields_by_name['memory_ids']._serialized_options = b'\272H+\222\001(\010\001\020d\030\001\" r\0362\025^[A-Za-z0-9_-]{8,64}$\272\001\004tlk_'
   _globals['_COMPLIANCESERVICE'].methods_by_name['PlaceHold']._loaded_options = None
@@ -72,37 +72,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HOLD']._serialized_start=193
   _globals['_HOLD']._serialized_end=406
   _globals['_PLACEHOLDREQUEST']._serialized_start=409
-  _globals['_PLACEHOLDREQUEST']._serialized_end=589
-  _globals['_PLACEHOLDRESPONSE']._serialized_start=591
-  _globals['_PLACEHOLDRESPONSE']._serialized_end=710
-  _globals['_LIFTHOLDREQUEST']._serialized_start=712
-  _globals['_LIFTHOLDREQUEST']._serialized_end=817
-  _globals['_LIFTHOLDRESPONSE']._serialized_start=819
-  _globals['_LIFTHOLDRESPONSE']._serialized_end=855
-  _globals['_LISTHOLDSREQUEST']._serialized_start=857
-  _globals['_LISTHOLDSREQUEST']._serialized_end=923
-  _globals['_LISTHOLDSRESPONSE']._serialized_start=925
-  _globals['_LISTHOLDSRESPONSE']._serialized_end=989
-  _globals['_ERASEMEMORIESREQUEST']._serialized_start=992
-  _globals['_ERASEMEMORIESREQUEST']._serialized_end=1130
-  _globals['_ERASEMEMORIESRESPONSE']._serialized_start=1132
-  _globals['_ERASEMEMORIESRESPONSE']._serialized_end=1197
-  _globals['_ERASURE']._serialized_start=1200
-  _globals['_ERASURE']._serialized_end=1598
-  _globals['_RETIREDDEVICE']._serialized_start=1600
-  _globals['_RETIREDDEVICE']._serialized_end=1682
-  _globals['_RECEIPT']._serialized_start=1684
-  _globals['_RECEIPT']._serialized_end=1751
-  _globals['_GETERASUREREQUEST']._serialized_start=1753
-  _globals['_GETERASUREREQUEST']._serialized_end=1815
-  _globals['_GETERASURERESPONSE']._serialized_start=1817
-  _globals['_GETERASURERESPONSE']._serialized_end=1887
-  _globals['_ERASEOBJECTSREQUEST']._serialized_start=1890
-  _globals['_ERASEOBJECTSREQUEST']._serialized_end=2070
-  _globals['_ERASEOBJECTSRESPONSE']._serialized_start=2072
-  _globals['_ERASEOBJECTSRESPONSE']._serialized_end=2116
-  _globals['_COMPLIANCESERVICE']._serialized_start=2119
-  _globals['_COMPLIANCESERVICE']._serialized_end=2995
-  _globals['_ERASUREPARTICIPANTSERVICE']._serialized_start=2998
-  _globals['_ERASUREPARTICIPANTSERVICE']._serialized_end=3167
+  _globals['_PLACEHOLDREQUEST']._serialized_end=596
+  _globals['_PLACEHOLDRESPONSE']._serialized_start=598
+  _globals['_PLACEHOLDRESPONSE']._serialized_end=717
+  _globals['_LIFTHOLDREQUEST']._serialized_start=719
+  _globals['_LIFTHOLDREQUEST']._serialized_end=831
+  _globals['_LIFTHOLDRESPONSE']._serialized_start=833
+  _globals['_LIFTHOLDRESPONSE']._serialized_end=869
+  _globals['_LISTHOLDSREQUEST']._serialized_start=871
+  _globals['_LISTHOLDSREQUEST']._serialized_end=944
+  _globals['_LISTHOLDSRESPONSE']._serialized_start=946
+  _globals['_LISTHOLDSRESPONSE']._serialized_end=1010
+  _globals['_ERASEMEMORIESREQUEST']._serialized_start=1013
+  _globals['_ERASEMEMORIESREQUEST']._serialized_end=1158
+  _globals['_ERASEMEMORIESRESPONSE']._serialized_start=1160
+  _globals['_ERASEMEMORIESRESPONSE']._serialized_end=1225
+  _globals['_ERASURE']._serialized_start=1228
+  _globals['_ERASURE']._serialized_end=1626
+  _globals['_RETIREDDEVICE']._serialized_start=1628
+  _globals['_RETIREDDEVICE']._serialized_end=1710
+  _globals['_RECEIPT']._serialized_start=1712
+  _globals['_RECEIPT']._serialized_end=1779
+  _globals['_GETERASUREREQUEST']._serialized_start=1781
+  _globals['_GETERASUREREQUEST']._serialized_end=1843
+  _globals['_GETERASURERESPONSE']._serialized_start=1845
+  _globals['_GETERASURERESPONSE']._serialized_end=1915
+  _globals['_ERASEOBJECTSREQUEST']._serialized_start=1918
+  _globals['_ERASEOBJECTSREQUEST']._serialized_end=2105
+  _globals['_ERASEOBJECTSRESPONSE']._serialized_start=2107
+  _globals['_ERASEOBJECTSRESPONSE']._serialized_end=2151
+  _globals['_COMPLIANCESERVICE']._serialized_start=2154
+  _globals['_COMPLIANCESERVICE']._serialized_end=3030
+  _globals['_ERASUREPARTICIPANTSERVICE']._serialized_start=3033
+  _globals['_ERASUREPARTICIPANTSERVICE']._serialized_end=3202
 # @@protoc_insertion_point(module_scope)

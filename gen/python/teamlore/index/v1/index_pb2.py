@@ -27,7 +27,7 @@ from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from teamlore.common.v1 import access_pb2 as teamlore_dot_common_dot_v1_dot_access__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dteamlore/index/v1/index.proto\x12\x11teamlore.index.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fteamlore/common/v1/access.proto\"r\n\rSearchRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12\x19\n\x05query\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xa0\x1f\x12\x16\n\x05limit\x18\x03 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\"`\n\tSearchHit\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0c\n\x04tags\x18\x03 \x03(\t\x12\x0e\n\x06\x61uthor\x18\x04 \x01(\t\x12\r\n\x05score\x18\x05 \x01(\x02\x12\x0c\n\x04lane\x18\x06 \x01(\t\"<\n\x0eSearchResponse\x12*\n\x04hits\x18\x01 \x03(\x0b\x32\x1c.teamlore.index.v1.SearchHit\"W\n\tCandidate\x12/\n\x02id\x18\x01 \x01(\tB#\xbaH r\x1e\x32\x15^[A-Za-z0-9_-]{8,64}$\xba\x01\x04tlk_\x12\x19\n\x04text\x18\x02 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01\x18\xd0\x86\x03\"\xad\x01\n\x19\x46indNearDuplicatesRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12<\n\ncandidates\x18\x02 \x03(\x0b\x32\x1c.teamlore.index.v1.CandidateB\n\xbaH\x07\x92\x01\x04\x08\x01\x10\x64\x12\"\n\tthreshold\x18\x03 \x01(\x02\x42\x0f\xbaH\x0c\n\n\x1d\x00\x00\x80?-\x00\x00\x00\x00\"@\n\rNearDuplicate\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0c\x64uplicate_of\x18\x02 \x01(\t\x12\r\n\x05score\x18\x03 \x01(\x02\"O\n\x1a\x46indNearDuplicatesResponse\x12\x31\n\x07results\x18\x01 \x03(\x0b\x32 .teamlore.index.v1.NearDuplicate2\xb4\x02\n\x0cIndexService\x12\x8b\x01\n\x06Search\x12 .teamlore.index.v1.SearchRequest\x1a!.teamlore.index.v1.SearchResponse\"<\xea\xc7\x18\x16\n\x04\x62\x61nkH\x01R\x0cindex.search\x82\xd3\xe4\x93\x02\x1c\"\x17/v1/banks/{bank}/search:\x01*\x12\x95\x01\n\x12\x46indNearDuplicates\x12,.teamlore.index.v1.FindNearDuplicatesRequest\x1a-.teamlore.index.v1.FindNearDuplicatesResponse\"\"\xea\xc7\x18\x1e\x38\x01R\x1aindex.find_near_duplicatesb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dteamlore/index/v1/index.proto\x12\x11teamlore.index.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fteamlore/common/v1/access.proto\"y\n\rSearchRequest\x12\x35\n\x04\x62\x61nk\x18\x01 \x01(\tB\'\xbaH$r\"2\x19^[A-Za-z0-9._:@-]{1,255}$\xba\x01\x04tlk_\x12\x19\n\x05query\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xa0\x1f\x12\x16\n\x05limit\x18\x03 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\"`\n\tSearchHit\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0c\n\x04tags\x18\x03 \x03(\t\x12\x0e\n\x06\x61uthor\x18\x04 \x01(\t\x12\r\n\x05score\x18\x05 \x01(\x02\x12\x0c\n\x04lane\x18\x06 \x01(\t\"<\n\x0eSearchResponse\x12*\n\x04hits\x18\x01 \x03(\x0b\x32\x1c.teamlore.index.v1.SearchHit\"W\n\tCandidate\x12/\n\x02id\x18\x01 \x01(\tB#\xbaH r\x1e\x32\x15^[A-Za-z0-9_-]{8,64}$\xba\x01\x04tlk_\x12\x19\n\x04text\x18\x02 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01\x18\xd0\x86\x03\"\xb4\x01\n\x19\x46indNearDuplicatesRequest\x12\x35\n\x04\x62\x61nk\x18\x01 \x01(\tB\'\xbaH$r\"2\x19^[A-Za-z0-9._:@-]{1,255}$\xba\x01\x04tlk_\x12<\n\ncandidates\x18\x02 \x03(\x0b\x32\x1c.teamlore.index.v1.CandidateB\n\xbaH\x07\x92\x01\x04\x08\x01\x10\x64\x12\"\n\tthreshold\x18\x03 \x01(\x02\x42\x0f\xbaH\x0c\n\n\x1d\x00\x00\x80?-\x00\x00\x00\x00\"@\n\rNearDuplicate\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0c\x64uplicate_of\x18\x02 \x01(\t\x12\r\n\x05score\x18\x03 \x01(\x02\"O\n\x1a\x46indNearDuplicatesResponse\x12\x31\n\x07results\x18\x01 \x03(\x0b\x32 .teamlore.index.v1.NearDuplicate2\xb4\x02\n\x0cIndexService\x12\x8b\x01\n\x06Search\x12 .teamlore.index.v1.SearchRequest\x1a!.teamlore.index.v1.SearchResponse\"<\xea\xc7\x18\x16\n\x04\x62\x61nkH\x01R\x0cindex.search\x82\xd3\xe4\x93\x02\x1c\"\x17/v1/banks/{bank}/search:\x01*\x12\x95\x01\n\x12\x46indNearDuplicates\x12,.teamlore.index.v1.FindNearDuplicatesRequest\x1a-.teamlore.index.v1.FindNearDuplicatesResponse\"\"\xea\xc7\x18\x1e\x38\x01R\x1aindex.find_near_duplicatesb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,7 +35,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'teamlore.index.v1.index_pb2
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SEARCHREQUEST'].fields_by_name['bank']._loaded_options = None
-  _globals['_SEARCHREQUEST'].fields_by_name['bank']._serialized_options = b'\272H\035r\0332\031^[A-Za-z0-9._:@-]{1,255}$'
+  _globals['_SEARCHREQUEST'].fields_by_name['bank']._serialized_options = b'\272H$r\"2\031^[A-Za-z0-9._:@-]{1,255}$\272\001\004tlk_'
   _globals['_SEARCHREQUEST'].fields_by_name['query']._loaded_options = None
   _globals['_SEARCHREQUEST'].fields_by_name['query']._serialized_options = b'\272H\007r\005\020\001\030\240\037'
   _globals['_SEARCHREQUEST'].fields_by_name['limit']._loaded_options = None
@@ -45,7 +45,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CANDIDATE'].fields_by_name['text']._loaded_options = None
   _globals['_CANDIDATE'].fields_by_name['text']._serialized_options = b'\272H\010r\006\020\001\030\320\206\003'
   _globals['_FINDNEARDUPLICATESREQUEST'].fields_by_name['bank']._loaded_options = None
-  _globals['_FINDNEARDUPLICATESREQUEST'].fields_by_name['bank']._serialized_options = b'\272H\035r\0332\031^[A-Za-z0-9._:@-]{1,255}$'
+  _globals['_FINDNEARDUPLICATESREQUEST'].fields_by_name['bank']._serialized_options = b'\272H$r\"2\031^[A-Za-z0-9._:@-]{1,255}$\272\001\004tlk_'
   _globals['_FINDNEARDUPLICATESREQUEST'].fields_by_name['candidates']._loaded_options = None
   _globals['_FINDNEARDUPLICATESREQUEST'].fields_by_name['candidates']._serialized_options = b'\272H\007\222\001\004\010\001\020d'
   _globals['_FINDNEARDUPLICATESREQUEST'].fields_by_name['threshold']._loaded_options = None
@@ -55,19 +55,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INDEXSERVICE'].methods_by_name['FindNearDuplicates']._loaded_options = None
   _globals['_INDEXSERVICE'].methods_by_name['FindNearDuplicates']._serialized_options = b'\352\307\030\0368\001R\032index.find_near_duplicates'
   _globals['_SEARCHREQUEST']._serialized_start=144
-  _globals['_SEARCHREQUEST']._serialized_end=258
-  _globals['_SEARCHHIT']._serialized_start=260
-  _globals['_SEARCHHIT']._serialized_end=356
-  _globals['_SEARCHRESPONSE']._serialized_start=358
-  _globals['_SEARCHRESPONSE']._serialized_end=418
-  _globals['_CANDIDATE']._serialized_start=420
-  _globals['_CANDIDATE']._serialized_end=507
-  _globals['_FINDNEARDUPLICATESREQUEST']._serialized_start=510
-  _globals['_FINDNEARDUPLICATESREQUEST']._serialized_end=683
-  _globals['_NEARDUPLICATE']._serialized_start=685
-  _globals['_NEARDUPLICATE']._serialized_end=749
-  _globals['_FINDNEARDUPLICATESRESPONSE']._serialized_start=751
-  _globals['_FINDNEARDUPLICATESRESPONSE']._serialized_end=830
-  _globals['_INDEXSERVICE']._serialized_start=833
-  _globals['_INDEXSERVICE']._serialized_end=1141
+  _globals['_SEARCHREQUEST']._serialized_end=265
+  _globals['_SEARCHHIT']._serialized_start=267
+  _globals['_SEARCHHIT']._serialized_end=363
+  _globals['_SEARCHRESPONSE']._serialized_start=365
+  _globals['_SEARCHRESPONSE']._serialized_end=425
+  _globals['_CANDIDATE']._serialized_start=427
+  _globals['_CANDIDATE']._serialized_end=514
+  _globals['_FINDNEARDUPLICATESREQUEST']._serialized_start=517
+  _globals['_FINDNEARDUPLICATESREQUEST']._serialized_end=697
+  _globals['_NEARDUPLICATE']._serialized_start=699
+  _globals['_NEARDUPLICATE']._serialized_end=763
+  _globals['_FINDNEARDUPLICATESRESPONSE']._serialized_start=765
+  _globals['_FINDNEARDUPLICATESRESPONSE']._serialized_end=844
+  _globals['_INDEXSERVICE']._serialized_start=847
+  _globals['_INDEXSERVICE']._serialized_end=1155
 # @@protoc_insertion_point(module_scope)

@@ -30,7 +30,7 @@ from teamlore.common.v1 import access_pb2 as teamlore_dot_common_dot_v1_dot_acce
 from teamlore.common.v1 import citation_pb2 as teamlore_dot_common_dot_v1_dot_citation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bteamlore/sync/v1/sync.proto\x12\x10teamlore.sync.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fteamlore/common/v1/access.proto\x1a!teamlore/common/v1/citation.proto\"\xec\x01\n\rMemoryContent\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0c\n\x04tags\x18\x03 \x03(\t\x12?\n\x08metadata\x18\x04 \x03(\x0b\x32-.teamlore.sync.v1.MemoryContent.MetadataEntry\x12/\n\tcitations\x18\x14 \x03(\x0b\x32\x1c.teamlore.common.v1.Citation\x1aG\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12%\n\x05value\x18\x02 \x01(\x0b\x32\x16.google.protobuf.Value:\x02\x38\x01J\x04\x08\x01\x10\x02\"\xe1\x03\n\x06Record\x12/\n\x02id\x18\x01 \x01(\tB#\xbaH r\x1e\x32\x15^[A-Za-z0-9_-]{8,64}$\xba\x01\x04tlk_\x12\x19\n\x04text\x18\x02 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01\x18\xd0\x86\x03\x12\x1e\n\x04tags\x18\x03 \x03(\tB\x10\xbaH\r\x92\x01\n\x10\x32\"\x06r\x04\x10\x01\x18\x64\x12J\n\x08metadata\x18\x04 \x03(\x0b\x32&.teamlore.sync.v1.Record.MetadataEntryB\x10\xbaH\r\x9a\x01\n\x10\x44\"\x06r\x04\x10\x01\x18\x64\x12/\n\x0boccurred_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x33\n\tfact_type\x18\x06 \x01(\tB \xbaH\x1dr\x18\x32\x16^[a-z][a-z0-9_]{0,31}$\xd8\x01\x01\x12\x35\n\x0c\x63ontent_hash\x18\x07 \x01(\tB\x1f\xbaH\x1cr\x17\x32\x15^sha256:[0-9a-f]{64}$\xd8\x01\x01\x12\x39\n\tcitations\x18\x14 \x03(\x0b\x32\x1c.teamlore.common.v1.CitationB\x08\xbaH\x05\x92\x01\x02\x10\x14\x1aG\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12%\n\x05value\x18\x02 \x01(\x0b\x32\x16.google.protobuf.Value:\x02\x38\x01\"y\n\x0bPushRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12:\n\x07records\x18\x02 \x03(\x0b\x32\x18.teamlore.sync.v1.RecordB\x0f\xbaH\x0c\x92\x01\t\x08\x01\x10\x64\"\x03\xd8\x01\x03\"N\n\nPushResult\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06status\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x14\n\x0c\x64uplicate_of\x18\x04 \x01(\t\"T\n\x0cPushResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.teamlore.sync.v1.PushResult\x12\x15\n\rdedup_skipped\x18\x02 \x01(\x08\"\x9d\x01\n\x11PushStreamRequest\x12\x31\n\x04\x62\x61nk\x18\x01 \x01(\tB#\xbaH r\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\xd8\x01\x01\x12\x19\n\x08sequence\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12:\n\x07records\x18\x03 \x03(\x0b\x32\x18.teamlore.sync.v1.RecordB\x0f\xbaH\x0c\x92\x01\t\x08\x01\x10\x64\"\x03\xd8\x01\x03\"l\n\x12PushStreamResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12-\n\x07results\x18\x02 \x03(\x0b\x32\x1c.teamlore.sync.v1.PushResult\x12\x15\n\rdedup_skipped\x18\x03 \x01(\x08\"\xb4\x04\n\x06Memory\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0c\n\x04tags\x18\x03 \x03(\t\x12\x38\n\x08metadata\x18\x04 \x03(\x0b\x32&.teamlore.sync.v1.Memory.MetadataEntry\x12/\n\x0boccurred_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tfact_type\x18\x06 \x01(\t\x12\x0b\n\x03seq\x18\x08 \x01(\x03\x12/\n\x0bretained_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nderivation\x18\x0b \x01(\t\x12\x0e\n\x06\x61uthor\x18\x0c \x01(\t\x12\x0c\n\x04lane\x18\r \x01(\t\x12\x0e\n\x06status\x18\x0e \x01(\t\x12\x0f\n\x07version\x18\x0f \x01(\x05\x12\r\n\x05trust\x18\x10 \x01(\t\x12\x14\n\x0cmay_be_stale\x18\x11 \x01(\x08\x12\x15\n\rsuperseded_by\x18\x12 \x01(\t\x12\x31\n\rlast_verified\x18\x13 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\tcitations\x18\x14 \x03(\x0b\x32\x1c.teamlore.common.v1.Citation\x1aG\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12%\n\x05value\x18\x02 \x01(\x0b\x32\x16.google.protobuf.Value:\x02\x38\x01J\x04\x08\x07\x10\x08J\x04\x08\t\x10\n\"\x9a\x01\n\x12GetMemoriesRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12\x42\n\nmemory_ids\x18\x02 \x03(\tB.\xbaH+\x92\x01(\x08\x01\x10\x64\x18\x01\" r\x1e\x32\x15^[A-Za-z0-9_-]{8,64}$\xba\x01\x04tlk_\x12\x10\n\x08together\x18\x03 \x01(\x08\"X\n\x13GetMemoriesResponse\x12*\n\x08memories\x18\x01 \x03(\x0b\x32\x18.teamlore.sync.v1.Memory\x12\x15\n\rremaining_ids\x18\x02 \x03(\t\"\xe8\x03\n\x13UpdateStatusRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12/\n\x02id\x18\x02 \x01(\tB#\xbaH r\x1e\x32\x15^[A-Za-z0-9_-]{8,64}$\xba\x01\x04tlk_\x12\x18\n\x07version\x18\x03 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x01\x12\x46\n\x06status\x18\x04 \x01(\tB1\xbaH.r,R\x07\x63urrentR\x07suspectR\x0c\x63ontradictedR\nsupersededH\x00\x88\x01\x01\x12K\n\x05trust\x18\x05 \x01(\tB7\xbaH4r2R\textractedR\x0e\x61gent_inferredR\x0e\x61gent_verifiedR\x05humanH\x01\x88\x01\x01\x12\x19\n\x0cmay_be_stale\x18\x06 \x01(\x08H\x02\x88\x01\x01\x12;\n\rsuperseded_by\x18\x07 \x01(\tB\x1f\xbaH\x1cr\x1a\x32\x18^([A-Za-z0-9_-]{8,64})?$H\x03\x88\x01\x01\x12\x31\n\rlast_verified\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\t\n\x07_statusB\x08\n\x06_trustB\x0f\n\r_may_be_staleB\x10\n\x0e_superseded_by\"4\n\x14UpdateStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\x05\x12\x0b\n\x03seq\x18\x02 \x01(\x03\"\x92\x01\n\rForgetRequest\x12.\n\x04\x62\x61nk\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x32\x19^[A-Za-z0-9._:@-]{1,255}$\x12\x42\n\nmemory_ids\x18\x02 \x03(\tB.\xbaH+\x92\x01(\x08\x01\x10\x64\x18\x01\" r\x1e\x32\x15^[A-Za-z0-9_-]{8,64}$\xba\x01\x04tlk_\x12\r\n\x05\x65rase\x18\x03 \x01(\x08\"Q\n\x0e\x46orgetResponse\x12\x15\n\rdeleted_count\x18\x01 \x01(\x05\x12\x14\n\x0c\x65rased_count\x18\x02 \x01(\x05\x12\x12\n\nerasure_id\x18\x03 \x01(\t2\xf5\x05\n\x0bSyncService\x12\x87\x01\n\x04Push\x12\x1d.teamlore.sync.v1.PushRequest\x1a\x1e.teamlore.sync.v1.PushResponse\"@\xea\xc7\x18\x17\n\x04\x62\x61nkH\x02R\x0bmemory.pushX\x01\x82\xd3\xe4\x93\x02\x1f\"\x1a/v1/banks/{bank}/sync/push:\x01*\x12\x7f\n\nPushStream\x12#.teamlore.sync.v1.PushStreamRequest\x1a$.teamlore.sync.v1.PushStreamResponse\"\"\xea\xc7\x18\x1e\n\x04\x62\x61nkH\x02R\x12memory.push_streamX\x01(\x01\x30\x01\x12\x95\x01\n\x0bGetMemories\x12$.teamlore.sync.v1.GetMemoriesRequest\x1a%.teamlore.sync.v1.GetMemoriesResponse\"9\xea\xc7\x18\x14\n\x04\x62\x61nkH\x01R\nmemory.get\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/banks/{bank}/memories\x12\xb3\x01\n\x0cUpdateStatus\x12%.teamlore.sync.v1.UpdateStatusRequest\x1a&.teamlore.sync.v1.UpdateStatusResponse\"T\xea\xc7\x18 \n\x04\x62\x61nkH\x02R\x14memory.update_statusX\x01\x82\xd3\xe4\x93\x02*2%/v1/banks/{bank}/memories/{id}/status:\x01*\x12\x8c\x01\n\x06\x46orget\x12\x1f.teamlore.sync.v1.ForgetRequest\x1a .teamlore.sync.v1.ForgetResponse\"?\xea\xc7\x18\x19\n\x04\x62\x61nkH\x03R\rmemory.forgetX\x01\x82\xd3\xe4\x93\x02\x1c\"\x17/v1/banks/{bank}/forget:\x01*b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bteamlore/sync/v1/sync.proto\x12\x10teamlore.sync.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fteamlore/common/v1/access.proto\x1a!teamlore/common/v1/citation.proto\"\xec\x01\n\rMemoryContent\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0c\n\x04tags\x18\x03 \x03(\t\x12?\n\x08metadata\x18\x04 \x03(\x0b\x32-.teamlore.sync.v1.MemoryContent.MetadataEntry\x12/\n\tcitations\x18\x14 \x03(\x0b\x32\x1c.teamlore.common.v1.Citation\x1aG\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12%\n\x05value\x18\x02 \x01(\x0b\x32\x16.google.protobuf.Value:\x02\x38\x01J\x04\x08\x01\x10\x02\"\xe1\x03\n\x06Record\x12/\n\x02id\x18\x01 \x01(\tB#\xbaH r\x1e\x32\x15^[A-Za-z0-9_-]{8,64}$\xba\x01\x04tlk_\x12\x19\n\x04text\x18\x02 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01\x18\xd0\x86\x03\x12\x1e\n\x04tags\x18\x03 \x03(\tB\x10\xbaH\r\x92\x01\n\x10\x32\"\x06r\x04\x10\x01\x18\x64\x12J\n\x08metadata\x18\x04 \x03(\x0b\x32&.teamlore.sync.v1.Record.MetadataEntryB\x10\xbaH\r\x9a\x01\n\x10\x44\"\x06r\x04\x10\x01\x18\x64\x12/\n\x0boccurred_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x33\n\tfact_type\x18\x06 \x01(\tB \xbaH\x1dr\x18\x32\x16^[a-z][a-z0-9_]{0,31}$\xd8\x01\x01\x12\x35\n\x0c\x63ontent_hash\x18\x07 \x01(\tB\x1f\xbaH\x1cr\x17\x32\x15^sha256:[0-9a-f]{64}$\xd8\x01\x01\x12\x39\n\tcitations\x18\x14 \x03(\x0b\x32\x1c.teamlore.common.v1.CitationB\x08\xbaH\x05\x92\x01\x02\x10\x14\x1aG\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12%\n\x05value\x18\x02 \x01(\x0b\x32\x16.google.protobuf.Value:\x02\x38\x01\"\x80\x01\n\x0bPushRequest\x12\x35\n\x04\x62\x61nk\x18\x01 \x01(\tB\'\xbaH$r\"2\x19^[A-Za-z0-9._:@-]{1,255}$\xba\x01\x04tlk_\x12:\n\x07records\x18\x02 \x03(\x0b\x32\x18.teamlore.sync.v1.RecordB\x0f\xbaH\x0c\x92\x01\t\x08\x01\x10\x64\"\x03\xd8\x01\x03\"N\n\nPushResult\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06status\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x14\n\x0c\x64uplicate_of\x18\x04 \x01(\t\"T\n\x0cPushResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.teamlore.sync.v1.PushResult\x12\x15\n\rdedup_skipped\x18\x02 \x01(\x08\"\xa4\x01\n\x11PushStreamRequest\x12\x38\n\x04\x62\x61nk\x18\x01 \x01(\tB*\xbaH\'r\"2\x19^[A-Za-z0-9._:@-]{1,255}$\xba\x01\x04tlk_\xd8\x01\x01\x12\x19\n\x08sequence\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12:\n\x07records\x18\x03 \x03(\x0b\x32\x18.teamlore.sync.v1.RecordB\x0f\xbaH\x0c\x92\x01\t\x08\x01\x10\x64\"\x03\xd8\x01\x03\"l\n\x12PushStreamResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12-\n\x07results\x18\x02 \x03(\x0b\x32\x1c.teamlore.sync.v1.PushResult\x12\x15\n\rdedup_skipped\x18\x03 \x01(\x08\"\xb4\x04\n\x06Memory\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0c\n\x04tags\x18\x03 \x03(\t\x12\x38\n\x08metadata\x18\x04 \x03(\x0b\x32&.teamlore.sync.v1.Memory.MetadataEntry\x12/\n\x0boccurred_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tfact_type\x18\x06 \x01(\t\x12\x0b\n\x03seq\x18\x08 \x01(\x03\x12/\n\x0bretained_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nderivation\x18\x0b \x01(\t\x12\x0e\n\x06\x61uthor\x18\x0c \x01(\t\x12\x0c\n\x04lane\x18\r \x01(\t\x12\x0e\n\x06status\x18\x0e \x01(\t\x12\x0f\n\x07version\x18\x0f \x01(\x05\x12\r\n\x05trust\x18\x10 \x01(\t\x12\x14\n\x0cmay_be_stale\x18\x11 \x01(\x08\x12\x15\n\rsuperseded_by\x18\x12 \x01(\t\x12\x31\n\rlast_verified\x18\x13 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\tcitations\x18\x14 \x03(\x0b\x32\x1c.teamlore.common.v1.Citation\x1aG\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12%\n\x05value\x18\x02 \x01(\x0b\x32\x16.google.protobuf.Value:\x02\x38\x01J\x04\x08\x07\x10\x08J\x04\x08\t\x10\n\"\xa1\x01\n\x12GetMemoriesRequest\x12\x35\n\x04\x62\x61nk\x18\x01 \x01(\tB\'\xbaH$r\"2\x19^[A-Za-z0-9._:@-]{1,255}$\xba\x01\x04tlk_\x12\x42\n\nmemory_ids\x18\x02 \x03(\tB.\xbaH+\x92\x01(\x08\x01\x10\x64\x18\x01\" r\x1e\x32\x15^[A-Za-z0-9_-]{8,64}$\xba\x01\x04tlk_\x12\x10\n\x08together\x18\x03 \x01(\x08\"X\n\x13GetMemoriesResponse\x12*\n\x08memories\x18\x01 \x03(\x0b\x32\x18.teamlore.sync.v1.Memory\x12\x15\n\rremaining_ids\x18\x02 \x03(\t\"\xef\x03\n\x13UpdateStatusRequest\x12\x35\n\x04\x62\x61nk\x18\x01 \x01(\tB\'\xbaH$r\"2\x19^[A-Za-z0-9._:@-]{1,255}$\xba\x01\x04tlk_\x12/\n\x02id\x18\x02 \x01(\tB#\xbaH r\x1e\x32\x15^[A-Za-z0-9_-]{8,64}$\xba\x01\x04tlk_\x12\x18\n\x07version\x18\x03 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x01\x12\x46\n\x06status\x18\x04 \x01(\tB1\xbaH.r,R\x07\x63urrentR\x07suspectR\x0c\x63ontradictedR\nsupersededH\x00\x88\x01\x01\x12K\n\x05trust\x18\x05 \x01(\tB7\xbaH4r2R\textractedR\x0e\x61gent_inferredR\x0e\x61gent_verifiedR\x05humanH\x01\x88\x01\x01\x12\x19\n\x0cmay_be_stale\x18\x06 \x01(\x08H\x02\x88\x01\x01\x12;\n\rsuperseded_by\x18\x07 \x01(\tB\x1f\xbaH\x1cr\x1a\x32\x18^([A-Za-z0-9_-]{8,64})?$H\x03\x88\x01\x01\x12\x31\n\rlast_verified\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\t\n\x07_statusB\x08\n\x06_trustB\x0f\n\r_may_be_staleB\x10\n\x0e_superseded_by\"4\n\x14UpdateStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\x05\x12\x0b\n\x03seq\x18\x02 \x01(\x03\"\x99\x01\n\rForgetRequest\x12\x35\n\x04\x62\x61nk\x18\x01 \x01(\tB\'\xbaH$r\"2\x19^[A-Za-z0-9._:@-]{1,255}$\xba\x01\x04tlk_\x12\x42\n\nmemory_ids\x18\x02 \x03(\tB.\xbaH+\x92\x01(\x08\x01\x10\x64\x18\x01\" r\x1e\x32\x15^[A-Za-z0-9_-]{8,64}$\xba\x01\x04tlk_\x12\r\n\x05\x65rase\x18\x03 \x01(\x08\"Q\n\x0e\x46orgetResponse\x12\x15\n\rdeleted_count\x18\x01 \x01(\x05\x12\x14\n\x0c\x65rased_count\x18\x02 \x01(\x05\x12\x12\n\nerasure_id\x18\x03 \x01(\t2\xf5\x05\n\x0bSyncService\x12\x87\x01\n\x04Push\x12\x1d.teamlore.sync.v1.PushRequest\x1a\x1e.teamlore.sync.v1.PushResponse\"@\xea\xc7\x18\x17\n\x04\x62\x61nkH\x02R\x0bmemory.pushX\x01\x82\xd3\xe4\x93\x02\x1f\"\x1a/v1/banks/{bank}/sync/push:\x01*\x12\x7f\n\nPushStream\x12#.teamlore.sync.v1.PushStreamRequest\x1a$.teamlore.sync.v1.PushStreamResponse\"\"\xea\xc7\x18\x1e\n\x04\x62\x61nkH\x02R\x12memory.push_streamX\x01(\x01\x30\x01\x12\x95\x01\n\x0bGetMemories\x12$.teamlore.sync.v1.GetMemoriesRequest\x1a%.teamlore.sync.v1.GetMemoriesResponse\"9\xea\xc7\x18\x14\n\x04\x62\x61nkH\x01R\nmemory.get\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/banks/{bank}/memories\x12\xb3\x01\n\x0cUpdateStatus\x12%.teamlore.sync.v1.UpdateStatusRequest\x1a&.teamlore.sync.v1.UpdateStatusResponse\"T\xea\xc7\x18 \n\x04\x62\x61nkH\x02R\x14memory.update_statusX\x01\x82\xd3\xe4\x93\x02*2%/v1/banks/{bank}/memories/{id}/status:\x01*\x12\x8c\x01\n\x06\x46orget\x12\x1f.teamlore.sync.v1.ForgetRequest\x1a .teamlore.sync.v1.ForgetResponse\"?\xea\xc7\x18\x19\n\x04\x62\x61nkH\x03R\rmemory.forgetX\x01\x82\xd3\xe4\x93\x02\x1c\"\x17/v1/banks/{bank}/forget:\x01*b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -56,11 +56,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RECORD'].fields_by_name['citations']._loaded_options = None
   _globals['_RECORD'].fields_by_name['citations']._serialized_options = b'\272H\005\222\001\002\020\024'
   _globals['_PUSHREQUEST'].fields_by_name['bank']._loaded_options = None
-  _globals['_PUSHREQUEST'].fields_by_name['bank']._serialized_options = b'\272H\035r\0332\031^[A-Za-z0-9._:@-]{1,255}$'
+  _globals['_PUSHREQUEST'].fields_by_name['bank']._serialized_options = b'\272H$r\"2\031^[A-Za-z0-9._:@-]{1,255}$\272\001\004tlk_'
   _globals['_PUSHREQUEST'].fields_by_name['records']._loaded_options = None
   _globals['_PUSHREQUEST'].fields_by_name['records']._serialized_options = b'\272H\014\222\001\t\010\001\020d\"\003\330\001\003'
   _globals['_PUSHSTREAMREQUEST'].fields_by_name['bank']._loaded_options = None
-  _globals['_PUSHSTREAMREQUEST'].fields_by_name['bank']._serialized_options = b'\272H r\0332\031^[A-Za-z0-9._:@-]{1,255}$\330\001\001'
+  _globals['_PUSHSTREAMREQUEST'].fields_by_name['bank']._serialized_options = b'\272H\'r\"2\031^[A-Za-z0-9._:@-]{1,255}$\272\001\004tlk_\330\001\001'
   _globals['_PUSHSTREAMREQUEST'].fields_by_name['sequence']._loaded_options = None
   _globals['_PUSHSTREAMREQUEST'].fields_by_name['sequence']._serialized_options = b'\272H\004\"\002(\000'
   _globals['_PUSHSTREAMREQUEST'].fields_by_name['records']._loaded_options = None
@@ -68,11 +68,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MEMORY_METADATAENTRY']._loaded_options = None
   _globals['_MEMORY_METADATAENTRY']._serialized_options = b'8\001'
   _globals['_GETMEMORIESREQUEST'].fields_by_name['bank']._loaded_options = None
-  _globals['_GETMEMORIESREQUEST'].fields_by_name['bank']._serialized_options = b'\272H\035r\0332\031^[A-Za-z0-9._:@-]{1,255}$'
+  _globals['_GETMEMORIESREQUEST'].fields_by_name['bank']._serialized_options = b'\272H$r\"2\031^[A-Za-z0-9._:@-]{1,255}$\272\001\004tlk_'
   _globals['_GETMEMORIESREQUEST'].fields_by_name['memory_ids']._loaded_options = None
   _globals['_GETMEMORIESREQUEST'].fields_by_name['memory_ids']._serialized_options = b'\272H+\222\001(\010\001\020d\030\001\" r\0362\025^[A-Za-z0-9_-]{8,64}$\272\001\004tlk_'
   _globals['_UPDATESTATUSREQUEST'].fields_by_name['bank']._loaded_options = None
-  _globals['_UPDATESTATUSREQUEST'].fields_by_name['bank']._serialized_options = b'\272H\035r\0332\031^[A-Za-z0-9._:@-]{1,255}$'
+  _globals['_UPDATESTATUSREQUEST'].fields_by_name['bank']._serialized_options = b'\272H$r\"2\031^[A-Za-z0-9._:@-]{1,255}$\272\001\004tlk_'
   _globals['_UPDATESTATUSREQUEST'].fields_by_name['id']._loaded_options = None
   _globals['_UPDATESTATUSREQUEST'].fields_by_name['id']._serialized_options = b'\272H r\0362\025^[A-Za-z0-9_-]{8,64}$\272\001\004tlk_'
   _globals['_UPDATESTATUSREQUEST'].fields_by_name['version']._loaded_options = None
@@ -84,7 +84,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_UPDATESTATUSREQUEST'].fields_by_name['superseded_by']._loaded_options = None
   _globals['_UPDATESTATUSREQUEST'].fields_by_name['superseded_by']._serialized_options = b'\272H\034r\0322\030^([A-Za-z0-9_-]{8,64})?$'
   _globals['_FORGETREQUEST'].fields_by_name['bank']._loaded_options = None
-  _globals['_FORGETREQUEST'].fields_by_name['bank']._serialized_options = b'\272H\035r\0332\031^[A-Za-z0-9._:@-]{1,255}$'
+  _globals['_FORGETREQUEST'].fields_by_name['bank']._serialized_options = b'\272H$r\"2\031^[A-Za-z0-9._:@-]{1,255}$\272\001\004tlk_'
   _globals['_FORGETREQUEST'].fields_by_name['memory_ids']._loaded_options = None
   _globals['_FORGETREQUEST'].fields_by_name['memory_ids']._serialized_options = b'\272H+\222\001(\010\001\020d\030\001\" r\0362\025^[A-Za-z0-9_-]{8,64}$\272\001\004tlk_'
   _globals['_SYNCSERVICE'].methods_by_name['Push']._loaded_options = None
@@ -105,32 +105,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RECORD']._serialized_end=960
   _globals['_RECORD_METADATAENTRY']._serialized_start=399
   _globals['_RECORD_METADATAENTRY']._serialized_end=470
-  _globals['_PUSHREQUEST']._serialized_start=962
-  _globals['_PUSHREQUEST']._serialized_end=1083
-  _globals['_PUSHRESULT']._serialized_start=1085
-  _globals['_PUSHRESULT']._serialized_end=1163
-  _globals['_PUSHRESPONSE']._serialized_start=1165
-  _globals['_PUSHRESPONSE']._serialized_end=1249
-  _globals['_PUSHSTREAMREQUEST']._serialized_start=1252
-  _globals['_PUSHSTREAMREQUEST']._serialized_end=1409
-  _globals['_PUSHSTREAMRESPONSE']._serialized_start=1411
-  _globals['_PUSHSTREAMRESPONSE']._serialized_end=1519
-  _globals['_MEMORY']._serialized_start=1522
-  _globals['_MEMORY']._serialized_end=2086
+  _globals['_PUSHREQUEST']._serialized_start=963
+  _globals['_PUSHREQUEST']._serialized_end=1091
+  _globals['_PUSHRESULT']._serialized_start=1093
+  _globals['_PUSHRESULT']._serialized_end=1171
+  _globals['_PUSHRESPONSE']._serialized_start=1173
+  _globals['_PUSHRESPONSE']._serialized_end=1257
+  _globals['_PUSHSTREAMREQUEST']._serialized_start=1260
+  _globals['_PUSHSTREAMREQUEST']._serialized_end=1424
+  _globals['_PUSHSTREAMRESPONSE']._serialized_start=1426
+  _globals['_PUSHSTREAMRESPONSE']._serialized_end=1534
+  _globals['_MEMORY']._serialized_start=1537
+  _globals['_MEMORY']._serialized_end=2101
   _globals['_MEMORY_METADATAENTRY']._serialized_start=399
   _globals['_MEMORY_METADATAENTRY']._serialized_end=470
-  _globals['_GETMEMORIESREQUEST']._serialized_start=2089
-  _globals['_GETMEMORIESREQUEST']._serialized_end=2243
-  _globals['_GETMEMORIESRESPONSE']._serialized_start=2245
-  _globals['_GETMEMORIESRESPONSE']._serialized_end=2333
-  _globals['_UPDATESTATUSREQUEST']._serialized_start=2336
-  _globals['_UPDATESTATUSREQUEST']._serialized_end=2824
-  _globals['_UPDATESTATUSRESPONSE']._serialized_start=2826
-  _globals['_UPDATESTATUSRESPONSE']._serialized_end=2878
-  _globals['_FORGETREQUEST']._serialized_start=2881
-  _globals['_FORGETREQUEST']._serialized_end=3027
-  _globals['_FORGETRESPONSE']._serialized_start=3029
-  _globals['_FORGETRESPONSE']._serialized_end=3110
-  _globals['_SYNCSERVICE']._serialized_start=3113
-  _globals['_SYNCSERVICE']._serialized_end=3870
+  _globals['_GETMEMORIESREQUEST']._serialized_start=2104
+  _globals['_GETMEMORIESREQUEST']._serialized_end=2265
+  _globals['_GETMEMORIESRESPONSE']._serialized_start=2267
+  _globals['_GETMEMORIESRESPONSE']._serialized_end=2355
+  _globals['_UPDATESTATUSREQUEST']._serialized_start=2358
+  _globals['_UPDATESTATUSREQUEST']._serialized_end=2853
+  _globals['_UPDATESTATUSRESPONSE']._serialized_start=2855
+  _globals['_UPDATESTATUSRESPONSE']._serialized_end=2907
+  _globals['_FORGETREQUEST']._serialized_start=2910
+  _globals['_FORGETREQUEST']._serialized_end=3063
+  _globals['_FORGETRESPONSE']._serialized_start=3065
+  _globals['_FORGETRESPONSE']._serialized_end=3146
+  _globals['_SYNCSERVICE']._serialized_start=3149
+  _globals['_SYNCSERVICE']._serialized_end=3906
 # @@protoc_insertion_point(module_scope)
