@@ -41,6 +41,10 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
     def _more(self, listing: str, key: Sequence[str]) -> str:
         return self._pages.write(listing, caller().principal, key) if key else ""
 
+    async def _check_giver(self) -> None:
+        who = caller()
+        tokens.check_giver(who, await self._store.is_personal_key(who.token_id))
+
     async def CreateToken(
         self, request: access_pb2.CreateTokenRequest, context: Any
     ) -> access_pb2.CreateTokenResponse:
@@ -111,6 +115,8 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         who = caller()
         if not request.dry_run:
             rules.check_other(who, request.principal)
+            if request.resume:
+                await self._check_giver()
         held, holdings = await self._store.suspend(
             request.principal, request.resume, request.revoke_tokens, request.dry_run, who
         )
@@ -138,12 +144,14 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         who = caller()
         rule = messages.rule_of(request.grant)
         rules.check_rule(who, rule)
+        await self._check_giver()
         return access_pb2.PutGrantResponse(changed=await self._store.put_rule(rule, who))
 
     async def DeleteGrant(
         self, request: access_pb2.DeleteGrantRequest, context: Any
     ) -> access_pb2.DeleteGrantResponse:
         """Takes a grant or a deny away."""
+        await self._check_giver()
         key = (request.subject, request.pattern, request.effect)
         return access_pb2.DeleteGrantResponse(deleted=await self._store.delete_rule(key, caller()))
 
@@ -164,6 +172,7 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         self, request: access_pb2.PutGroupRequest, context: Any
     ) -> access_pb2.PutGroupResponse:
         """Sets the members of a group."""
+        await self._check_giver()
         group = rules.Group(request.group, frozenset(request.members))
         added, removed = await self._store.put_group(group, caller())
         return access_pb2.PutGroupResponse(added=added, removed=removed)
@@ -180,6 +189,7 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
 
     async def PutTeam(self, request: access_pb2.PutTeamRequest, context: Any) -> access_pb2.PutTeamResponse:
         """Sets a Team."""
+        await self._check_giver()
         rules.check_team_id(request.team_id)
         team = rules.Team(request.team_id, request.name, request.archived)
         return access_pb2.PutTeamResponse(changed=await self._store.put_team(team, caller()))
@@ -198,6 +208,7 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         self, request: access_pb2.PutMembershipRequest, context: Any
     ) -> access_pb2.PutMembershipResponse:
         """Sets a person's part in a Team."""
+        await self._check_giver()
         rules.check_team_id(request.team_id)
         member = rules.Member(request.team_id, request.principal, request.role, request.status)
         return access_pb2.PutMembershipResponse(changed=await self._store.put_member(member, caller()))
@@ -206,6 +217,7 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         self, request: access_pb2.PutClientRequest, context: Any
     ) -> access_pb2.PutClientResponse:
         """Sets a client of a Team and makes its bank."""
+        await self._check_giver()
         rules.check_team_id(request.team_id)
         client = rules.Client(request.team_id, request.client_id, request.archived)
         changed = await self._store.put_client(client, caller())
@@ -214,6 +226,8 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
     async def PutBank(self, request: access_pb2.PutBankRequest, context: Any) -> access_pb2.PutBankResponse:
         """Makes a bank or changes its owner and name."""
         banks.check_scope(request.bank, request.owner, request.tenant_id, self._access.deployment)
+        if request.owner:
+            await self._check_giver()
         change = banks.BankChange(request.bank, request.name or None, request.owner or None)
         bank, created = await self._store.put_bank(change, caller())
         return access_pb2.PutBankResponse(bank=messages.bank(bank, self._barrier), created=created)
@@ -257,6 +271,8 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         self, request: access_pb2.ApplyAccessRequest, context: Any
     ) -> access_pb2.ApplyAccessResponse:
         """Makes what stands what a document says."""
+        if not request.dry_run:
+            await self._check_giver()
         document = messages.document_of(request.document)
         changes, (groups, grants) = await self._store.apply(document, request.dry_run, caller())
         return access_pb2.ApplyAccessResponse(

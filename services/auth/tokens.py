@@ -108,11 +108,20 @@ def check_new(who: Caller, principal: str, kind: str, grants: Sequence[Grant], g
 
 def check_minter(who: Caller, key: bool) -> None:
     """Raises Refusal PERMISSION_DENIED where `who` may see no new token's secret; `key` says that it is a personal key."""
-    # The new token would be free of what narrows its maker, and would go on after that has ended.
+    _check_lasting(who, key, "make no tokens")
+
+
+def check_giver(who: Caller, key: bool) -> None:
+    """Raises Refusal PERMISSION_DENIED where `who` may change nobody's lasting rights; `key` as in `check_minter`."""
+    _check_lasting(who, key, "change no lasting rights")
+
+
+def _check_lasting(who: Caller, key: bool, rule: str) -> None:
+    # What is made would be free of what narrows its maker, and would go on after that has ended.
     if key or who.ceiling is not None or who.through is not None:
         raise Refusal(
             "PERMISSION_DENIED",
-            "a personal key, a narrowed session and a service on behalf of another make no tokens: sign in with "
+            f"a personal key, a narrowed session and a service on behalf of another {rule}: sign in with "
             "`teamlore login` and call from that session",
             metadata={"permission": "admin"},
         )

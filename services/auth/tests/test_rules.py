@@ -534,6 +534,46 @@ async def test_off_boarding_shows_what_the_leaver_made_or_rotated_for_others(aut
     assert not (await auth("SuspendPrincipal", request)).made
 
 
+async def test_what_outlives_a_key_is_changed_by_no_key(auth: Auth) -> None:
+    every = ("*", "read write forget comply admin")
+    await auth("PutGrant", put("user:ann", *every))
+    await auth("PutTeam", pb.PutTeamRequest(team_id=TEAM, name="API"))
+    session = await auth.session("user:ann")
+    narrow = pb.CreatePersonalKeyRequest(grants=[pb.Grant(pattern="*", permissions=["admin"])])
+    keys = [
+        (await auth("CreatePersonalKey", request, session)).token
+        for request in (narrow, pb.CreatePersonalKeyRequest())
+    ]
+    pipeline = await auth.token("service:ci", every, kind="service")
+    document = pb.AccessDocument(grants=[rule("user:bob", "space:x", "read")])
+    suspend = pb.SuspendPrincipalRequest(principal="user:bob")
+    changes = (
+        ("PutGrant", put("user:bob", "project:x", "admin")),
+        ("DeleteGrant", pb.DeleteGrantRequest(subject="user:bob", pattern="project:x", effect="allow")),
+        ("PutGroup", pb.PutGroupRequest(group="team:x", members=["user:bob"])),
+        ("PutTeam", pb.PutTeamRequest(team_id=TEAM, name="Web")),
+        ("PutMembership", pb.PutMembershipRequest(
+            team_id=TEAM, principal="user:bob", role="owner", status="active")),
+        ("PutClient", pb.PutClientRequest(team_id=TEAM, client_id="acme")),
+        ("PutBank", pb.PutBankRequest(bank="project:x", owner="user:bob")),
+        ("ApplyAccess", pb.ApplyAccessRequest(document=document)),
+        ("SuspendPrincipal", pb.SuspendPrincipalRequest(principal="user:bob", resume=True)),
+    )  # fmt: skip
+    for key in keys:
+        await auth("SuspendPrincipal", suspend, key)  # whom it shuts out, and what it compares, a key may ask for
+        await auth("ApplyAccess", pb.ApplyAccessRequest(document=document, dry_run=True), key)
+        version = await auth.version()
+        for name, request in changes:
+            refused = await auth.refusal(name, request, key)
+            assert refused.reason == "PERMISSION_DENIED" and "no lasting rights" in refused.message, name
+        assert await auth.version() == version
+    behalf = ("x-teamlore-on-behalf-of", session)
+    assert (await auth.refusal(*changes[0], pipeline, behalf)).reason == "PERMISSION_DENIED"
+    for token in (pipeline, session):
+        for name, request in changes:
+            await auth(name, request, token)
+
+
 async def test_what_a_leaver_made_for_others_fits_into_the_answer(
     auth: Auth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
