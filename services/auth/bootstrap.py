@@ -2,16 +2,19 @@
 
 import argparse
 import asyncio
+import contextlib
 import os
+import stat
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import asyncpg
 
 from kit import audit
 from kit.access import PERMISSIONS, Grant
-from kit.config import DATABASE_URL, load_or_exit, setting
-from kit.database import Database
+from kit.config import DATABASE_URL, load_or_exit, principal, setting
+from kit.database import Database, why
 from services.auth.store import QUERIES, Store
 from services.auth.tokens import make_token
 
@@ -39,24 +42,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m services.auth.bootstrap", description="Make the first admin token."
     )
-    parser.add_argument("--principal", default="user:admin")
+    parser.add_argument("--principal", type=principal, default="user:admin", help="who it is, such as user:olga")
     parser.add_argument(
         "--out", default="", help="file to write the token to (mode 0600) instead of standard output"
     )
     arguments = parser.parse_args()
     config = load_or_exit(Config)
     try:
+        # Before anything is made: a token that cannot be written down is lost, and then nobody can make another.
+        out = _opened(Path(arguments.out)) if arguments.out else 1
+    except OSError as error:
+        sys.exit(f"no admin was made: {arguments.out} cannot be written: {error.strerror}")
+    try:
         secret = asyncio.run(bootstrap(config.database_url, arguments.principal))
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        sys.exit(f"no admin was made: {error}")
+        sys.exit(f"no admin was made: {why(error)}")
     if secret is None:
         print("an admin with a working token exists already; create further tokens with CreateToken", file=sys.stderr)
         sys.exit(3)
-    if arguments.out:
-        with os.fdopen(os.open(arguments.out, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w") as file:
-            file.write(secret + "\n")
-    else:
-        print(secret)
+    with os.fdopen(out, "w") as file:
+        if arguments.out and stat.S_ISREG(os.fstat(out).st_mode):
+            file.truncate(0)
+        file.write(secret + "\n")
+
+
+def _opened(path: Path) -> int:
+    """The file, open for writing and for its owner alone; as it is where it belongs to somebody else."""
+    out = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
+    with contextlib.suppress(PermissionError):
+        os.fchmod(out, 0o600)
+    return out
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
 """Tokens: who may make, see, renew and end them."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +18,8 @@ from services.auth import pages
 from services.auth.bootstrap import bootstrap
 from services.auth.tests.conftest import Auth
 from tests.test_descriptors import methods
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def create(
@@ -255,6 +261,28 @@ async def test_bootstrap_rescues_a_deployment_without_a_working_admin(auth: Auth
     ann = await auth("CreateToken", create("user:ann", ("a:x", "read")), rescued)
     await auth("RevokeToken", pb.RevokeTokenRequest(token_id=(await auth.who(rescued)).token_id), ann.token)
     assert await bootstrap(auth.url, "user:other") is None, "a grant makes an admin too"
+
+
+async def test_bootstrap_makes_nobody_whose_token_it_cannot_write_down(auth: Auth, tmp_path: Path) -> None:
+    await auth.database.execute("update auth.tokens set expires_at = now() - interval '1 s'")
+
+    async def run(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "services.auth.bootstrap", *arguments]
+        done = await asyncio.to_thread(
+            subprocess.run, command, env=os.environ | {"DATABASE_URL": auth.url}, cwd=ROOT, capture_output=True, text=True
+        )
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stderr
+
+    code, said = await run("--out", str(tmp_path / "nowhere" / "token"))
+    assert code == 1 and "cannot be written: No such file or directory" in said
+    assert (await run("--principal", "alice"))[0] == 2
+    there = tmp_path / "token"
+    there.write_text("an older and much longer content, which others may read " * 3)
+    there.chmod(0o644)
+    assert await run("--out", str(there)) == (0, "")
+    assert there.stat().st_mode & 0o777 == 0o600
+    assert (await auth.who(there.read_text().removesuffix("\n"))).principal == "user:admin"
 
 
 async def test_what_is_narrowed_or_personal_makes_no_token(auth: Auth) -> None:
