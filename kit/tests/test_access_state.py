@@ -7,6 +7,7 @@ import asyncpg
 import pytest
 
 from kit import access_state
+from kit.access import Caller
 from kit.access_state import AccessState
 from kit.errors import Refusal
 
@@ -73,3 +74,32 @@ async def test_what_was_read_while_the_state_moved_is_not_kept() -> None:
     with pytest.raises(Refusal, match="revoked"):
         await always.state.of("t")
     assert "t" not in always.state._callers and always.reads < 20
+
+
+class Banks:
+    """One bank that is there, of one owner; counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    async def execute_raw(self, sql: str, bank: str) -> object:
+        self.reads += 1
+        return {"access": json.dumps({"owner": "user:owner" if bank == "project:there" else None, "client": None})}
+
+
+async def test_a_refusal_costs_the_same_for_a_bank_that_is_there_and_for_one_that_is_not() -> None:
+    asked = Banks()
+    state = AccessState(asked)  # type: ignore[arg-type]  # only banks are asked
+
+    async def cost(principal: str, bank: str) -> list[int]:
+        caller, costs = Caller(principal, "agent", "t", default_access="owner_only"), []
+        for _ in range(3):
+            before = asked.reads
+            given = caller.permissions_on(bank, await state.facts(caller, bank))
+            assert bool(given) == (principal == "user:owner" and bank == "project:there")
+            costs.append(asked.reads - before)
+        return costs
+
+    assert await cost("user:owner", "project:there") == [1, 0, 0]
+    there, nowhere = await cost("user:mallory", "project:there"), await cost("user:mallory", "project:nowhere")
+    assert there == nowhere == [1, 1, 1]
