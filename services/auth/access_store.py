@@ -1,6 +1,7 @@
 """Auth's rows of who may do what. One change of access at a time, and each tells every service."""
 
 import contextlib
+import fnmatch
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -101,7 +102,11 @@ class AccessStore:
             held = [_token(row) for row in await tx.fetch("tokens_by_id", ids)]
             holdings = Holdings(
                 bool(await tx.value("suspended", principal)),
-                tuple(_rule(row) for row in await tx.fetch("rules_of", principal)),
+                tuple(
+                    _rule(row)
+                    for row in await tx.fetch("rules_of", principal)
+                    if fnmatch.fnmatchcase(principal, row["subject"])
+                ),
                 tuple(row["group_name"] for row in await tx.fetch("groups_of", principal)),
                 tuple(Member(**row) for row in await tx.fetch("memberships_of", principal)),
                 tuple(row["bank"] for row in await tx.fetch("banks_of", principal)),

@@ -126,9 +126,9 @@ select exists (select 1 from auth.tokens where principal = $1)
 select exists (select 1 from auth.suspensions where principal = $1)
 
 -- name: rules_of
--- Grants and denies that name a subject.
+-- Grants and denies that name a principal, and those of patterns, which may hit it.
 select subject, pattern, effect, permissions, source from auth.access_grants
-where subject = $1 and revoked_at is null order by pattern, effect
+where (subject = $1 or subject ~ '[*?[]') and revoked_at is null order by subject <> $1, subject, pattern, effect
 
 -- name: groups_of
 -- The groups that a principal is a member of, or one of its working tokens.

@@ -85,8 +85,9 @@ class Holdings:
 
     @property
     def known(self) -> bool:
-        """Whether there is anything but a suspension."""
-        return self.had_tokens or any((self.rules, self.groups, self.memberships, self.banks, self.devices, self.made))
+        """Whether there is anything but a suspension, and what is meant for everybody of a pattern."""
+        named = any(not set("*?[") & set(rule.subject) for rule in self.rules)
+        return self.had_tokens or named or any((self.groups, self.memberships, self.banks, self.devices, self.made))
 
 
 def ordered(permissions: frozenset[str] | Sequence[str]) -> list[str]:

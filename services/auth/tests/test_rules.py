@@ -499,6 +499,15 @@ async def test_whether_anything_is_known_of_a_principal_is_told(auth: Auth) -> N
         assert await known(who, dry_run=True), who
 
 
+async def test_off_boarding_shows_the_patterns_that_hit_the_leaver_and_a_slip_is_still_unknown(auth: Auth) -> None:
+    for subject in ("user:b*", "user:c*", "user:bob"):
+        rule = pb.AccessGrant(subject=subject, pattern="project:*", permissions=["read"], effect="allow")
+        await auth("PutGrant", pb.PutGrantRequest(grant=rule))
+    for who, subjects, known in (("user:bob", ["user:bob", "user:b*"], True), ("user:bbo", ["user:b*"], False)):
+        told = await auth("SuspendPrincipal", pb.SuspendPrincipalRequest(principal=who, dry_run=True))
+        assert ([grant.subject for grant in told.grants], told.known) == (subjects, known)
+
+
 async def test_off_boarding_shows_what_the_leaver_made_or_rotated_for_others(auth: Auth) -> None:
     every = ("*", "read write forget comply admin")
     dave = await auth.session("user:dave")
