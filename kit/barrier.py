@@ -132,6 +132,8 @@ class Barrier:
 
     def __init__(self, action: str) -> None:
         self.action = action
+        if action != "off":
+            _hints()  # now, so that no push waits for the detectors to be loaded
 
     def spans(self, text: str) -> Sequence[Span]:
         """Where secrets stand in a text; time grows with its length alone."""

@@ -1,10 +1,12 @@
 """Secrets are found, prose is not; made-up values of the right shape."""
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.barrier import Barrier, shapes
+from kit.barrier import Barrier, _hints, shapes
 
 KEY = "AKIA" + "IOSFODNN7EXAMPL2"
 
@@ -96,6 +98,21 @@ def test_every_kind_is_planted_and_found() -> None:
     for kind, secrets in OF_KIND.items():
         for secret in secrets:
             assert kind in barrier.check(f"before {secret} after").found, secret
+
+
+def test_what_it_looks_for_is_loaded_before_the_first_text_and_only_where_it_looks() -> None:
+    for action, loaded in (("off", 0), ("redact", 1)):
+        _hints.cache_clear()
+        Barrier(action)
+        assert _hints.cache_info().currsize == loaded
+
+
+def test_a_secret_is_found_in_the_longest_text_whatever_stands_around_it() -> None:
+    rng = random.Random(7)
+    for kind, secrets in OF_KIND.items():
+        around = "".join(rng.choices("aAkKpPsStToO019.:=_-/@ \u0130\u20ac", k=50_000))
+        text = f"{around[:25_000]} {secrets[0]} {around[25_000:]}"
+        assert kind in {span.kind for span in Barrier("reject").spans(text)}, kind
 
 
 PIECES = st.one_of(
