@@ -24,3 +24,9 @@ step "import rules"
 lint-imports --no-cache
 step "manifests"
 tests/manifests.sh
+step "test names are the same in every process"
+# The processes that share the tests out compare their lists; a clock or a set in a name parts them by chance.
+collect() { PYTHONHASHSEED=$1 python -m pytest --collect-only > "$work/names-$1"; }
+collect 1
+collect 2
+diff <(grep :: "$work/names-1") <(grep :: "$work/names-2") || { echo "name these tests by something that does not change" >&2; exit 1; }
