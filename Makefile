@@ -12,7 +12,7 @@ help: ## list the commands
 
 $(VENV)/runtime: requirements/runtime.txt pyproject.toml gen/python/pyproject.toml embedder/pyproject.toml clients/python/pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "python3 needs its venv module: apt-get install python3-venv" >&2; exit 1; }
-	@echo "making the environment (once; about half a minute)"
+	@echo "making the environment (once; one to two minutes)"
 	@$(BIN)/pip install -q --disable-pip-version-check --progress-bar off --require-hashes -r requirements/runtime.txt
 	@$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e gen/python -e embedder -e clients/python -e .
 	@touch $@

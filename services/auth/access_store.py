@@ -2,16 +2,15 @@
 
 import contextlib
 import fnmatch
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from kit.access import Caller, Grant
-from kit.database import Database, Record, Transaction
-from kit.errors import field_invalid
-from services.auth import documents, tokens
-from services.auth.banks import DEFAULTS, Bank, BankChange, Policy, known_layer, readable
-from services.auth.documents import Change, Document, PolicyChange, Retired, State
+from kit.database import Database, Transaction
+from services.auth import access_rows, documents, tokens
+from services.auth.banks import Bank, BankChange, Policy, readable
+from services.auth.documents import Change, Document, Retired
 from services.auth.rules import (
     Client,
     Group,
@@ -22,9 +21,8 @@ from services.auth.rules import (
     bounds,
     check_change,
     not_found,
-    ordered,
 )
-from services.auth.store import access_of, administers, has_admin, insert_token
+from services.auth.store import access_of, administers, insert_token
 from services.auth.tokens import NewToken, Token
 
 # How many banks one call of ListBanks looks at, and how many at once.
@@ -45,19 +43,19 @@ class AccessStore:
         """A page of tokens, the newest first; of one principal where it is named, and `only` this one where that is."""
         if only:
             return (
-                [] if after else [_token(row) for row in await self._database.fetch("tokens_by_id", [only])]
+                [] if after else [access_rows.token(row) for row in await self._database.fetch("tokens_by_id", [only])]
             )
         if principal:
             rows = await self._database.fetch("token_ids_of", after, limit, principal)
         else:
             rows = await self._database.fetch("token_ids", after, limit)
         ids = [row["token_id"] for row in rows]
-        return [_token(row) for row in await self._database.fetch("tokens_by_id", ids)]
+        return [access_rows.token(row) for row in await self._database.fetch("tokens_by_id", ids)]
 
     async def rotate(self, token_id: str, overlap: int, who: Caller) -> NewToken:
         """Keeps the successor of a token and ends that after the overlap. Raises Refusal as those of `tokens` that it calls."""
         async with self._changing() as (tx, now):
-            old = [_token(row) for row in await tx.fetch("tokens_by_id", [token_id])]
+            old = [access_rows.token(row) for row in await tx.fetch("tokens_by_id", [token_id])]
             fresh = tokens.successor(old[0] if old else None, now)
             tokens.require_person(who, fresh.kind)
             tokens.check_minter(who, bool(await tx.value("is_personal_key", who.token_id)))
@@ -81,8 +79,8 @@ class AccessStore:
             if not await tx.fetch("revoke_tokens", [token_id]):
                 return False
             if administered:
-                await _require_admin(tx, who, "token_id")
-            await _commit(tx, "", 1)
+                await access_rows.require_admin(tx, who, "token_id")
+            await access_rows.commit(tx, "", 1)
             return True
 
     async def suspend(
@@ -99,11 +97,11 @@ class AccessStore:
                 changed += row is not None
                 if revoke_tokens:
                     changed += len(await tx.fetch("revoke_tokens", ids))
-            held = [_token(row) for row in await tx.fetch("tokens_by_id", ids)]
+            held = [access_rows.token(row) for row in await tx.fetch("tokens_by_id", ids)]
             holdings = Holdings(
                 bool(await tx.value("suspended", principal)),
                 tuple(
-                    _rule(row)
+                    access_rows.rule(row)
                     for row in await tx.fetch("rules_of", principal)
                     if fnmatch.fnmatchcase(principal, row["subject"])
                 ),
@@ -112,24 +110,24 @@ class AccessStore:
                 tuple(row["bank"] for row in await tx.fetch("banks_of", principal)),
                 tuple(row["device_id"] for row in await tx.fetch("devices_of", principal)),
                 bool(await tx.value("had_tokens", principal)),
-                await _made_by(tx, principal),
+                await access_rows.made_by(tx, principal),
             )
             if changed:
-                await _require_admin(tx, who, "principal")
-                await _commit(tx, "", changed)
+                await access_rows.require_admin(tx, who, "principal")
+                await access_rows.commit(tx, "", changed)
         return held, holdings
 
     async def put_rule(self, rule: Rule, who: Caller) -> bool:
         """Sets a grant or a deny; false where the same stood. Raises Refusal ACCESS_MANAGED for what a document manages."""
         async with self._changing() as (tx, _):
             row = await tx.row("rule", *rule.key)
-            standing = None if row is None else _rule(row)
+            standing = None if row is None else access_rows.rule(row)
             if standing is not None and standing.permissions == rule.permissions:
                 return False
             check_change(who, standing)
             documents.check_unmanaged(standing is not None and standing.source == "file")
             change = documents.rule_change(rule, standing)
-            return await _write_all(tx, [change] if change else [], who, "grant")
+            return await access_rows.write_all(tx, [change] if change else [], who, "grant")
 
     async def delete_rule(self, key: tuple[str, str, str], who: Caller) -> bool:
         """Takes a grant or a deny away; false where there was none. Raises Refusal as `put_rule` does."""
@@ -137,16 +135,16 @@ class AccessStore:
             row = await tx.row("rule", *key)
             if row is None:
                 return False
-            check_change(who, _rule(row))
+            check_change(who, access_rows.rule(row))
             documents.check_unmanaged(row["source"] == "file")
-            change = Change("grant", "remove", "", "", "", Retired(_rule(row)))
-            return await _write_all(tx, [change], who, "subject")
+            change = Change("grant", "remove", "", "", "", Retired(access_rows.rule(row)))
+            return await access_rows.write_all(tx, [change], who, "subject")
 
     async def rules(self, pattern: str, subject: str, after: Sequence[str], limit: int) -> list[Rule]:
         """A page of the grants and denies within a pattern, by subject, pattern and effect."""
         query, more = ("rules_page_of", (subject,)) if subject else ("rules_page", ())
         return [
-            _rule(row) for row in await self._database.fetch(query, *bounds(pattern), *after, limit, *more)
+            access_rows.rule(row) for row in await self._database.fetch(query, *bounds(pattern), *after, limit, *more)
         ]
 
     async def put_group(self, group: Group, who: Caller) -> tuple[int, int]:
@@ -164,16 +162,16 @@ class AccessStore:
                 documents.check_unmanaged(any(source == "file" for _, source in rows))
                 if group.members - before - issued:
                     tokens.check_comply(
-                        who, [_grant(row) for row in await tx.fetch("group_allows", [group.name])]
+                        who, [access_rows.grant(row) for row in await tx.fetch("group_allows", [group.name])]
                     )
                 change = Change("group", "change", group.name, "", "", group)
-                await _write_all(tx, [change], who, "members")
+                await access_rows.write_all(tx, [change], who, "members")
         old, new = before | issued | holders, group.members | issued
         return len(new - old), len(old - new)
 
     async def group_grants(self, groups: Sequence[str]) -> list[Grant]:
         """What groups are allowed."""
-        return [_grant(row) for row in await self._database.fetch("group_allows", list(groups))]
+        return [access_rows.grant(row) for row in await self._database.fetch("group_allows", list(groups))]
 
     async def groups(self, after: str, limit: int) -> list[tuple[str, list[str]]]:
         """A page of groups with their members, by name."""
@@ -183,49 +181,49 @@ class AccessStore:
     async def put_team(self, team: Team, who: Caller) -> bool:
         """Sets a Team's name and use; false where they stood so."""
         async with self._changing() as (tx, _):
-            change = documents.team_change(team, await _team(tx, team.team_id))
-            return await _write_all(tx, [change] if change else [], who, "team_id")
+            change = documents.team_change(team, await access_rows.team(tx, team.team_id))
+            return await access_rows.write_all(tx, [change] if change else [], who, "team_id")
 
     async def put_member(self, member: Member, who: Caller) -> bool:
         """Sets a membership; false where it stood so. Raises Refusal NOT_FOUND for an unknown Team."""
         async with self._changing() as (tx, _):
-            team = await _team(tx, member.team_id)
+            team = await access_rows.team(tx, member.team_id)
             if team is None:
                 raise not_found("team_id", "Team")
             standing = next((known for known in team.members if known.principal == member.principal), None)
             change = documents.member_change(member, standing)
-            return await _write_all(tx, [change] if change else [], who, "principal")
+            return await access_rows.write_all(tx, [change] if change else [], who, "principal")
 
     async def put_client(self, client: Client, who: Caller) -> bool:
         """Sets a client and makes its bank; false where it stood so. Raises Refusal NOT_FOUND for an unknown Team."""
         async with self._changing() as (tx, _):
-            team = await _team(tx, client.team_id)
+            team = await access_rows.team(tx, client.team_id)
             if team is None:
                 raise not_found("team_id", "Team")
             standing = next((known for known in team.clients if known.client_id == client.client_id), None)
             change = documents.client_change(client, standing)
-            return await _write_all(tx, [change] if change else [], who, "client_id", client.bank)
+            return await access_rows.write_all(tx, [change] if change else [], who, "client_id", client.bank)
 
     async def teams(self, after: str, limit: int) -> list[Team]:
         """A page of Teams with their members and clients, by id."""
         ids = [row["team_id"] for row in await self._database.fetch("team_ids", after, limit)]
-        return await _teams(self._database, ids)
+        return await access_rows.teams(self._database, ids)
 
     async def bank(self, bank: str) -> Bank:
         """A bank; one that nobody has made has the defaults."""
-        return _bank((await self._database.fetch("banks_by_id", [bank]))[0])
+        return access_rows.bank((await self._database.fetch("banks_by_id", [bank]))[0])
 
     async def put_bank(self, change: BankChange, who: Caller) -> tuple[Bank, bool]:
         """Makes a bank or sets its name and owner; gives it and whether it was made."""
         async with self._changing() as (tx, _):
-            bank = await _banks(tx, [change.bank])
+            bank = await access_rows.banks(tx, [change.bank])
             if bank[change.bank].layer == "client" and bank[change.bank].client is None:
                 raise not_found("bank", "client")
             row = await tx.row("put_bank", change.bank, change.name, change.owner, who.principal)
             assert row is not None
             if row["changed"]:
-                await _commit(tx, change.bank, 1)
-            bank = await _banks(tx, [change.bank])
+                await access_rows.commit(tx, change.bank, 1)
+            bank = await access_rows.banks(tx, [change.bank])
         return bank[change.bank], bool(row["created"])
 
     async def banks(self, who: Caller, pattern: str, after: str, limit: int) -> tuple[list[Bank], str]:
@@ -234,7 +232,7 @@ class AccessStore:
         for _ in range(0, MOST_LOOKED_AT, LOOKED_AT):
             rows = await self._database.fetch("bank_ids", after, LOOKED_AT, who.principal)
             ids = [row["bank"] for row in rows]
-            banks = {row["bank"]: _bank(row) for row in await self._database.fetch("banks_by_id", ids)}
+            banks = {row["bank"]: access_rows.bank(row) for row in await self._database.fetch("banks_by_id", ids)}
             for bank in ids:
                 if readable(who, banks[bank], pattern):
                     if len(found) == limit:
@@ -248,19 +246,19 @@ class AccessStore:
     async def archive_bank(self, bank: str, archive: bool) -> bool:
         """Archives or reopens a bank; false where it stood so. Raises Refusal NOT_FOUND for one that nobody has made."""
         async with self._changing() as (tx, _):
-            await _standing_bank(tx, bank)
+            await access_rows.standing_bank(tx, bank)
             changed = bool(await tx.value("archive_bank", bank, archive))
             if changed:
-                await _commit(tx, bank, 1)
+                await access_rows.commit(tx, bank, 1)
         return changed
 
     async def put_policy(self, bank: str, policy: Policy) -> tuple[Policy, bool]:
         """Sets a bank's policy; gives it and whether it changed. Raises Refusal NOT_FOUND as `archive_bank` does."""
         async with self._changing() as (tx, _):
-            standing = await _standing_bank(tx, bank)
-            changed = bool(await _put_policy(tx, bank, policy))
+            standing = await access_rows.standing_bank(tx, bank)
+            changed = bool(await access_rows.put_policy(tx, bank, policy))
             if changed:
-                await _commit(tx, bank, 1)
+                await access_rows.commit(tx, bank, 1)
         return policy.over(standing.policy), changed
 
     async def apply(
@@ -271,7 +269,7 @@ class AccessStore:
         A dry run is done and taken back.
         """
         async with self._changing() as (tx, _):
-            state = await _state(tx, document)
+            state = await access_rows.state(tx, document)
             documents.check(who, document, state)
             holders: dict[str, set[tuple[str, str]]] = {}
             for row in await tx.fetch("token_group_rows"):
@@ -285,7 +283,7 @@ class AccessStore:
                     check_change(who, state.rules.get(change.value.key))
                 elif isinstance(change.value, Retired):
                     check_change(who, change.value.rule)
-            await _write_all(tx, changes, who, "document", dry_run=dry_run)
+            await access_rows.write_all(tx, changes, who, "document", dry_run=dry_run)
         return changes, documents.left_alone(document, state)
 
     @contextlib.asynccontextmanager
@@ -294,172 +292,3 @@ class AccessStore:
             row = await tx.row("lock_access")
             assert row is not None
             yield tx, row["now"]
-
-
-async def _made_by(tx: Transaction, principal: str) -> tuple[Token, ...]:
-    ids = [row["token_id"] for row in await tx.fetch("made_token_ids", principal)]
-    return tuple(_token(row) for row in await tx.fetch("tokens_by_id", ids))
-
-
-async def _commit(tx: Transaction, bank: str, objects: int) -> None:
-    await tx.fetch("bump_access")
-    tx.changed(bank, objects)
-
-
-async def _require_admin(tx: Transaction, who: Caller, field: str) -> None:
-    """Raises Refusal FIELD_INVALID where the transaction would leave the deployment without an admin who can call."""
-    if who.expires_at is None and await administers(tx, who.behalf_token_id or who.token_id):
-        return
-    if await has_admin(tx, lasting=True):
-        return
-    raise field_invalid(field, "would leave no admin of the deployment")
-
-
-async def _write_all(
-    tx: Transaction, changes: Sequence[Change], who: Caller, field: str, bank: str = "", dry_run: bool = False
-) -> bool:
-    """Writes changes, in sets where there may be thousands; false where there is none."""
-    if not changes:
-        return False
-    values = [change.value for change in changes]
-    for value in values:
-        if isinstance(value, str):
-            await tx.fetch("set_default_access", value)
-    await _write_groups(tx, [value for value in values if isinstance(value, Group)])
-    await _write_rules(tx, [value for value in values if isinstance(value, Rule)], who)
-    retired = [value.rule.key for value in values if isinstance(value, Retired)]
-    await tx.fetch("retire_rules", *_columns(retired, 3))
-    for value in values:
-        if isinstance(value, Team):
-            await tx.fetch("put_team", value.team_id, value.name, value.archived)
-    members = [
-        (value.team_id, value.principal, value.role, value.status)
-        for value in values
-        if isinstance(value, Member)
-    ]
-    await tx.fetch("put_members", *_columns(members, 4))
-    clients = [value for value in values if isinstance(value, Client)]
-    await tx.fetch("put_clients", *_columns([(c.team_id, c.client_id, c.archived) for c in clients], 3))
-    banks = [BankChange(client.bank) for client in clients]
-    banks += [value for value in values if isinstance(value, BankChange)]
-    for change in banks:
-        await tx.fetch("put_bank", change.bank, change.name, change.owner, who.principal)
-    for value in values:
-        if isinstance(value, PolicyChange):
-            await _put_policy(tx, value.bank, value.policy)
-    if who.covers("*"):
-        await _require_admin(tx, who, field)
-    if not dry_run:
-        await _commit(tx, bank, len(changes))
-    return True
-
-
-async def _write_groups(tx: Transaction, groups: Sequence[Group]) -> None:
-    await tx.fetch("clear_groups", [group.name for group in groups])
-    rows = [(group.name, member, group.source) for group in groups for member in sorted(group.members)]
-    await tx.fetch("insert_members", *_columns(rows, 3))
-    if groups:
-        await tx.fetch("end_token_groups", [group.name for group in groups])
-
-
-async def _write_rules(tx: Transaction, rules: Sequence[Rule], who: Caller) -> None:
-    rows = [(*rule.key, ",".join(ordered(rule.permissions)), rule.source) for rule in rules]
-    await tx.fetch("put_rules", *_columns(rows, 5), who.principal)
-
-
-async def _put_policy(tx: Transaction, bank: str, policy: Policy) -> bool | None:
-    changed: bool | None = await tx.value(
-        "put_policy",
-        bank,
-        policy.barrier,
-        policy.near_duplicates,
-        policy.near_duplicate_threshold,
-        policy.classification,
-        policy.team_memory,
-        policy.min_lane,
-        policy.publish_requires_review,
-        policy.pii,
-    )
-    return changed
-
-
-def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:
-    return [[row[column] for row in rows] for column in range(width)]
-
-
-async def _state(tx: Transaction, document: Document) -> State:
-    default = await tx.row("lock_access")
-    assert default is not None
-    groups: dict[str, set[tuple[str, str]]] = {}
-    for row in await tx.fetch("managed_group_rows"):
-        groups.setdefault(row["group_name"], set()).add((row["principal"], row["source"]))
-    rules = [_rule(row) for row in await tx.fetch("all_rules")]
-    teams = await _teams(tx, [team.team_id for team in document.teams])
-    return State(
-        default["default_access"],
-        {name: frozenset(rows) for name, rows in groups.items()},
-        {rule.key: rule for rule in rules},
-        {team.team_id: team for team in teams},
-        await _banks(tx, [change.bank for change, _ in document.banks]),
-    )
-
-
-async def _team(tx: Transaction, team_id: str) -> Team | None:
-    return next(iter(await _teams(tx, [team_id])), None)
-
-
-async def _teams(source: Transaction | Database, ids: Collection[str]) -> list[Team]:
-    wanted = sorted(set(ids))
-    members: dict[str, list[Member]] = {}
-    clients: dict[str, list[Client]] = {}
-    for row in await source.fetch("members_of", wanted):
-        members.setdefault(row["team_id"], []).append(Member(**row))
-    for row in await source.fetch("clients_of", wanted):
-        clients.setdefault(row["team_id"], []).append(Client(**row))
-    return [
-        Team(
-            **row,
-            members=tuple(members.get(row["team_id"], ())),
-            clients=tuple(clients.get(row["team_id"], ())),
-        )
-        for row in await source.fetch("teams_by_id", wanted)
-    ]
-
-
-async def _banks(tx: Transaction, ids: Collection[str]) -> dict[str, Bank]:
-    return {row["bank"]: _bank(row) for row in await tx.fetch("banks_by_id", sorted(set(ids)))}
-
-
-async def _standing_bank(tx: Transaction, bank: str) -> Bank:
-    found = (await _banks(tx, [bank]))[bank]
-    if found.created_at is None:
-        raise not_found("bank", "bank")
-    return found
-
-
-def _bank(row: Record) -> Bank:
-    if row["created_at"] is None:
-        return Bank(row["bank"], known_layer(row["bank"]) or "", client=row["client"])
-    policy = Policy(**{name: row[name] for name in DEFAULTS.__dataclass_fields__})
-    return Bank(
-        row["bank"], row["layer"], row["name"], row["owner"], row["archived"], policy, row["created_at"], row["client"]
-    )  # fmt: skip
-
-
-def _grant(row: Record) -> Grant:
-    return Grant(row["pattern"], frozenset(row["permissions"]))
-
-
-def _rule(row: Record) -> Rule:
-    return Rule(row["subject"], row["pattern"], row["effect"], frozenset(row["permissions"]), row["source"])
-
-
-def _token(row: Record) -> Token:
-    grants = tuple(
-        Grant(pattern, frozenset(words.split(",")))
-        for pattern, words in zip(row["patterns"], row["words"], strict=True)
-    )
-    return Token(
-        row["token_id"], row["principal"], row["kind"], grants, tuple(row["groups"]), row["note"], row["created_by"],
-        row["created_at"], row["expires_at"], row["last_used_at"], row["revoked_at"], row["personal"], row["session"],
-    )  # fmt: skip
