@@ -70,7 +70,7 @@ class Transaction:
 
 
 class _Connection(asyncpg.Connection):
-    """Needs no round trip to be given back: nothing of ours sets up a session, and what is open is rolled back."""
+    """Needs no round trip to be given back: who sets up a session takes it back, and what is open is rolled back."""
 
     def get_reset_query(self) -> str:
         return ""

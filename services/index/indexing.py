@@ -6,16 +6,16 @@ The terms run ahead, because they cost nothing: a memory can be met as a near-du
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from kit.errors import from_driver
 from services.index.embedding import Embedding, Urgency
 from services.index.flight import InFlight
 from services.index.following import Change, Seen, affordable, plan
-from services.index.store import TERMS, VECTORS, Claim, Store
+from services.index.store import TERMS, VECTORS, Store, Turn
 from services.index.term_points import TermPoints
-from services.index.terms import TermKeys
+from services.index.terms import TermKeys, Terms
 from services.index.vectors import Point, Vectors
 
 log = logging.getLogger("teamlore.index")
@@ -62,8 +62,12 @@ class Work(Protocol):
         """The first of these changes, as many as are done at once; at least one."""
         ...
 
-    async def write(self, bank: str, changes: Sequence[Change]) -> None:
-        """Writes the points of live memories that have none."""
+    async def make(self, bank: str, changes: Sequence[Change]) -> Mapping[str, Any]:
+        """Makes what is written of each of these memories, by id; it may take long."""
+        ...
+
+    async def put(self, bank: str, made: Sequence[tuple[str, Any]]) -> None:
+        """Writes points that were made."""
         ...
 
     def done(self, bank: str, ids: Sequence[str]) -> None:
@@ -93,16 +97,18 @@ class TermWork:
         """All."""
         return changes
 
-    async def write(self, bank: str, changes: Sequence[Change]) -> None:
-        """Writes keyed terms; those of a text that was just checked are known."""
+    async def make(self, bank: str, changes: Sequence[Change]) -> Mapping[str, Terms]:
+        """Keyed terms; those of a text that was just checked are known."""
         terms = {change.id: self._in_flight.terms(bank, change.id, change.text or "") for change in changes}
         unknown = {change.id: change.text or "" for change in changes if terms[change.id] is None}
         made = await asyncio.to_thread(
             lambda: {memory_id: self._keys.of(bank, text) for memory_id, text in unknown.items()}
         )
-        await self.points.put(
-            bank, [(memory_id, held or made[memory_id]) for memory_id, held in terms.items()]
-        )
+        return {memory_id: held or made[memory_id] for memory_id, held in terms.items()}
+
+    async def put(self, bank: str, made: Sequence[tuple[str, Terms]]) -> None:
+        """Writes them."""
+        await self.points.put(bank, made)
 
     def done(self, bank: str, ids: Sequence[str]) -> None:
         """What is found in the collection need not be in flight."""
@@ -134,8 +140,8 @@ class VectorWork:
         """What the model does in a fraction of a second."""
         return affordable(changes, PAGE_CHARACTERS)
 
-    async def write(self, bank: str, changes: Sequence[Change]) -> None:
-        """Writes vectors; a text that was just checked is not embedded twice."""
+    async def make(self, bank: str, changes: Sequence[Change]) -> Mapping[str, Point]:
+        """Vectors; a text that was just checked is not embedded twice."""
         rows: dict[int, Seen] = {}
         unknown: list[int] = []
         for position, change in enumerate(changes):
@@ -148,11 +154,14 @@ class VectorWork:
             [changes[position].text or "" for position in unknown], Urgency.FOLLOW
         )
         rows.update(zip(unknown, embedded, strict=True))
-        points = [
-            Point(change.id, change.lane, change.derivation, rows[position])
+        return {
+            change.id: Point(change.id, change.lane, change.derivation, rows[position])
             for position, change in enumerate(changes)
-        ]
-        await self.points.put(bank, points)
+        }
+
+    async def put(self, bank: str, made: Sequence[tuple[str, Point]]) -> None:
+        """Writes them."""
+        await self.points.put(bank, [point for _, point in made])
 
     def done(self, bank: str, ids: Sequence[str]) -> None:
         """What has a vector has terms, too."""
@@ -224,31 +233,31 @@ class Follower:
 
     async def follow(self, bank: str) -> bool:
         """Works off one page of a bank; whether there is more. Raises Refusal and what database and engine raise."""
-        async with self._store.claim(self._work.kind, bank) as claim:
-            more = claim is not None and await self._work_off(bank, claim)
-        if claim is not None:
+        async with self._store.turn(self._work.kind, bank) as turn:
+            more = turn is not None and await self._work_off(bank, turn)
+        if turn is not None:
             self._then(bank)
         return more
 
-    async def _work_off(self, bank: str, claim: Claim) -> bool:
-        changes, through, more = await claim.page(self._work.page)
+    async def _work_off(self, bank: str, turn: Turn) -> bool:
+        changes, through, more = await turn.page(self._work.page)
         kept = self._work.affordable(changes)
         if len(kept) < len(changes):
             changes, through, more = kept, kept[-1].seq, True
         todo = plan(changes)
         points = self._work.points
         present = await points.present(bank, [change.id for change in todo.index])
-        missing = [change for change in todo.index if change.id not in present]
-        await self._work.write(bank, missing)
-        # What was read may have been forgotten or erased since. Whoever purges an erasure waits for this claim (see
-        # `erase`), so its delete comes after this write; and should this process die here, the cursor is not saved
-        # and the next follower meets the tombstone's change. Looking again keeps the time short until then.
-        written = [change.id for change in missing]
-        live = await self._store.live(bank, written)
-        gone = [memory_id for memory_id in written if memory_id not in live]
-        # Without waiting for the files: an erasure is done only when `erase` has waited for them.
-        await points.delete(bank, [*todo.delete, *gone], wait=False)
-        await claim.save(through)
+        made = await self._work.make(bank, [change for change in todo.index if change.id not in present])
+        # What takes long is behind us: whoever purges an erasure waits for this claim (see `erase`).
+        async with turn.claim(through) as claimed:
+            if not claimed:
+                return True
+            # What was read may have been forgotten or erased since. Who buries it after this look purges it after the
+            # claim, and its tombstone is still to be followed.
+            live = await self._store.live(bank, list(made))
+            await self._work.put(bank, [(memory_id, one) for memory_id, one in made.items() if memory_id in live])
+            # Without waiting for the files: an erasure is done only when `erase` has waited for them.
+            await points.delete(bank, todo.delete, wait=False)
         # Only now, when a query finds the point: one who looks here first and there second misses nothing.
         self._work.done(bank, [change.id for change in changes])
         return more
@@ -265,8 +274,8 @@ async def erase(
     """Destroys the vectors and the terms of buried memories; counts those that this erasure is purged of by this call.
 
     The order against the followers of all replicas is kept by the locks on the bank's two cursor rows. A follower that
-    read a memory before its tombstone holds its lock until it has written: this call waits for it and deletes
-    after it. A follower that comes later reads the tombstone and writes nothing. The delete waits for the files,
+    saw a memory live holds its lock from that look until it has written: this call waits for it and deletes after it. A
+    follower that looks later sees that the memory is buried and writes nothing. The delete waits for the files,
     also for the bytes of points that a follower has hidden already, and is repeated in full when the call is.
     A memory that is live keeps its points, whoever asks: nothing would bring it back.
     """

@@ -19,10 +19,22 @@ where h.head > coalesce(c.seq, 0) order by h.bank limit 1000
 -- The bank's cursor, where it has none.
 insert into index.term_cursors (bank) values ($1) on conflict do nothing
 
--- name: terms_claim
--- Takes a bank that is behind for as long as the transaction lasts; no row where another replica or an erasure has it.
+-- name: take_turn
+-- Takes a name for this session, and lets the server end the session when it says nothing for too long.
+select pg_try_advisory_lock(hashtextextended($1, 0)) from set_config('idle_session_timeout', $2, false)
+
+-- name: end_turn
+-- Gives the name back, and the session its patience.
+select pg_advisory_unlock(hashtextextended($1, 0)) from set_config('idle_session_timeout', '0', false)
+
+-- name: terms_turn
+-- How far the terms of a bank were followed, and its head; no row where they are not behind.
 select c.seq, h.head from index.term_cursors c join memory.bank_heads h on h.bank = c.bank
-where c.bank = $1 and h.head > c.seq for update of c skip locked
+where c.bank = $1 and h.head > c.seq
+
+-- name: terms_claim
+-- Keeps erasures away from a bank's terms for as long as the transaction lasts; no row where the cursor was moved.
+select seq from index.term_cursors where bank = $1 and seq = $2 for update
 
 -- name: terms_hold
 -- Takes a bank away from all who follow its terms, waiting for the one that has it.
@@ -45,11 +57,14 @@ where t.seq > coalesce(c.seq, 0) order by t.bank limit 1000
 -- The bank's cursor, where it has none.
 insert into index.cursors (bank) values ($1) on conflict do nothing
 
--- name: vectors_claim
--- Takes a bank that is behind its terms for as long as the transaction lasts; no row where another replica or an erasure
--- has it.
+-- name: vectors_turn
+-- How far the vectors of a bank were followed, and how far its terms; no row where they are not behind those.
 select c.seq, t.seq as head from index.cursors c join index.term_cursors t on t.bank = c.bank
-where c.bank = $1 and t.seq > c.seq for update of c skip locked
+where c.bank = $1 and t.seq > c.seq
+
+-- name: vectors_claim
+-- Keeps erasures away from a bank's vectors for as long as the transaction lasts; no row where the cursor was moved.
+select seq from index.cursors where bank = $1 and seq = $2 for update
 
 -- name: vectors_hold
 -- Takes a bank away from all who follow its vectors, waiting for the one that has it.

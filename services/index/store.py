@@ -29,10 +29,12 @@ class Memory:
 
 TERMS, VECTORS = "terms", "vectors"
 """What is followed, each with a cursor of its own a bank; the vectors follow the terms."""
+# The model takes a second for what is followed at once, and on a machine that is starved some twenty.
+TURN_SECONDS = 120
 
 
-class Claim:
-    """One bank, whose terms or vectors this process alone follows for as long as the claim lasts."""
+class Turn:
+    """One bank, whose terms or vectors this process alone follows. It holds up no erasure, however long the model takes."""
 
     def __init__(self, store: "Store", kind: str, connection: Any, bank: str, seq: int, head: int) -> None:
         self._store = store
@@ -54,10 +56,19 @@ class Claim:
         through = rows[-1]["seq"]
         return await self._store.changes(self._bank, rows), through, through < self._head
 
-    async def save(self, through: int) -> None:
-        """Notes how far the bank was followed; it holds when the claim ends without an error."""
-        save = self._store.database.sql(f"{self._kind}_save")
-        await self._connection.execute(save, self._bank, through)
+    @contextlib.asynccontextmanager
+    async def claim(self, through: int) -> AsyncIterator[bool]:
+        """Keeps erasures out while points are written, then moves the cursor; false where it was moved meanwhile.
+
+        Each statement within sees what is committed by then, so a memory can be looked at again. The server ends a claim
+        that does nothing for some seconds: nothing that takes long belongs in here.
+        """
+        sql = self._store.database.sql
+        async with self._connection.transaction(isolation="read_committed"):
+            claimed = await self._connection.fetchrow(sql(f"{self._kind}_claim"), self._bank, self._seq)
+            yield claimed is not None
+            if claimed is not None:
+                await self._connection.execute(sql(f"{self._kind}_save"), self._bank, through)
 
 
 class Store:
@@ -92,18 +103,27 @@ class Store:
         return bool(await self.database.value("covered", bank))
 
     @contextlib.asynccontextmanager
-    async def claim(self, kind: str, bank: str) -> AsyncIterator[Claim | None]:
-        """The bank for this process alone, or None where it is not behind or another has it.
+    async def turn(self, kind: str, bank: str) -> AsyncIterator[Turn | None]:
+        """The bank for this process alone, or None where it is not behind or another process has it.
 
-        Each statement within sees what is committed by then, so a memory can be looked at again.
+        A lock of the session keeps the others away, outside of any transaction. The server ends a session that says
+        nothing for TURN_SECONDS, so that a process that stopped with a turn leaves it to the others.
         """
         await self.database.fetch(f"{kind}_make_cursor", bank)
-        async with (
-            self.database.connection() as connection,
-            connection.transaction(isolation="read_committed"),
-        ):
-            row = await connection.fetchrow(self.database.sql(f"{kind}_claim"), bank)
-            yield None if row is None else Claim(self, kind, connection, bank, row["seq"], row["head"])
+        async with self.database.connection() as connection:
+            sql, name = self.database.sql, f"index {kind} {bank}"
+            if not await connection.fetchval(sql("take_turn"), name, f"{TURN_SECONDS}s"):
+                yield None
+                return
+            try:
+                row = await connection.fetchrow(sql(f"{kind}_turn"), bank)
+                yield None if row is None else Turn(self, kind, connection, bank, row["seq"], row["head"])
+            finally:
+                try:
+                    await connection.execute(sql("end_turn"), name)
+                except BaseException:
+                    connection.terminate()  # or the turn would stay taken for as long as the pool has the connection
+                    raise
 
     async def erase(self, erasure_id: str, bank: str, destroy: Callable[[], Awaitable[Sequence[str]]]) -> int:
         """Runs `destroy`, which gives the ids it purged, while no process follows the bank.

@@ -18,7 +18,7 @@ KEYS = TermKeys(b"k" * 32)
 
 
 class Parts:
-    """Store, claim, vectors and embedding in one, writing down what was asked of them."""
+    """Store, turn, vectors and embedding in one, writing down what was asked of them."""
 
     def __init__(self, changes: Sequence[Change], live_later: set[str]) -> None:
         self.log: list[Any] = []
@@ -26,6 +26,7 @@ class Parts:
         self._changes = tuple(changes)
         self._live = live_later
         self.failing = ""
+        self.moved = False
 
     def _note(self, what: str, *more: object) -> None:
         if what == self.failing:
@@ -33,14 +34,18 @@ class Parts:
         self.log.append((what, *more))
 
     @contextlib.asynccontextmanager
-    async def claim(self, kind: str, bank: str) -> AsyncIterator["Parts"]:
+    async def turn(self, kind: str, bank: str) -> AsyncIterator["Parts"]:
         yield self
+
+    @contextlib.asynccontextmanager
+    async def claim(self, through: int) -> AsyncIterator[bool]:
+        self._note("claim")
+        yield not self.moved
+        if not self.moved:
+            self._note("save", through)
 
     async def page(self, limit: int) -> tuple[tuple[Change, ...], int, bool]:
         return self._changes, self._changes[-1].seq, False
-
-    async def save(self, through: int) -> None:
-        self._note("save", through)
 
     async def live(self, bank: str, ids: Sequence[str]) -> set[str]:
         self._note("live")
@@ -62,7 +67,7 @@ class Parts:
         self.points |= ids
 
     async def delete(self, bank: str, ids: Sequence[str], *, wait: bool) -> None:
-        self._note("delete", list(ids), wait)
+        self._note("delete", ids, wait)
         self.points -= set(ids)
 
     async def embed(self, texts: Sequence[str], urgency: Urgency) -> list[Seen]:
@@ -84,14 +89,21 @@ def change(name: str, seq: int = 1) -> Change:
     return Change(seq, name, "upsert", "synced", "fact", f"text of {name}")
 
 
-async def test_what_was_erased_while_its_vector_was_made_is_deleted_before_the_cursor_is_saved() -> None:
-    parts = Parts([change("gone"), change("kept", 2)], live_later={"kept"})
+async def test_what_was_erased_while_its_vector_was_made_is_not_written() -> None:
+    parts = Parts([change("gone"), change("kept", 2), Change(3, "old", "erase")], live_later={"kept"})
     assert not await follower(parts).follow(BANK)
-    assert [step[0] for step in parts.log] == ["embed", "put", "live", "delete", "save"]
-    assert parts.log[3][1] == ["gone"] and parts.points == {"kept"}
+    assert [step[0] for step in parts.log] == ["embed", "claim", "live", "put", "delete", "save"]
+    assert parts.log[4] == ("delete", ("old",), False) and parts.points == {"kept"}
 
 
-@pytest.mark.parametrize("failing", ["embed", "put", "live", "delete"])
+async def test_where_another_went_on_meanwhile_nothing_is_written() -> None:
+    parts = Parts([change("a")], live_later={"a"})
+    parts.moved = True
+    assert await follower(parts).follow(BANK)
+    assert [step[0] for step in parts.log] == ["embed", "claim"] and not parts.points
+
+
+@pytest.mark.parametrize("failing", ["embed", "claim", "put", "live", "delete"])
 async def test_whatever_fails_saves_no_cursor_and_is_done_again(failing: str) -> None:
     parts, in_flight = Parts([change("a"), Change(2, "b", "erase")], live_later={"a"}), InFlight()
     parts.points, parts.failing = {"b"}, failing
@@ -134,11 +146,11 @@ async def test_terms_ask_no_model_keep_the_same_order_and_tell_the_vectors() -> 
     terms = KEYS.of(BANK, "text of a")
     in_flight.put(BANK, "a", "text of a", terms)
     assert not await ahead(parts, in_flight, hinted).follow(BANK)
-    assert parts.log == [("put", ["a", "gone"]), ("live",), ("delete", ["gone"], False), ("save", 2)]
+    assert parts.log == [("claim",), ("live",), ("put", ["a"]), ("delete", (), False), ("save", 2)]
     assert in_flight.alike(BANK, terms, 0.9) == [] and hinted == [BANK]
 
 
-@pytest.mark.parametrize("failing", ["put", "live", "delete"])
+@pytest.mark.parametrize("failing", ["claim", "put", "live", "delete"])
 async def test_terms_that_fail_stay_in_flight_and_tell_nobody(failing: str) -> None:
     parts, in_flight, hinted = Parts([change("a")], live_later={"a"}), InFlight(), list[str]()
     terms, parts.failing = KEYS.of(BANK, "text of a"), failing
