@@ -26,7 +26,7 @@ _KINDS = {
 }
 _NATIONAL = (
     "DeSocialSecurityRecognizer", "EsNieRecognizer", "EsNifRecognizer", "FiPersonalIdentityCodeRecognizer",
-    "ItFiscalCodeRecognizer", "KrRrnRecognizer", "SePersonnummerRecognizer", "TrNationalIdRecognizer", "ZaIdNumberRecognizer",
+    "KrRrnRecognizer", "SePersonnummerRecognizer", "TrNationalIdRecognizer", "ZaIdNumberRecognizer",
 )  # fmt: skip
 """Ids with a checksum that at most one in eighty numbers of their length fits; of others every tenth counter would be one."""
 
@@ -126,11 +126,19 @@ def _load() -> Sequence[Any]:
             """Whether the domain is one."""
             return suffixes(pattern_text).fqdn != ""
 
+    class ItFiscalCodeRecognizer(known.ItFiscalCodeRecognizer):
+        """Its own check looks letters up in a table and fails at one that is an S or a K only without case."""
+
+        def validate_result(self, pattern_text: str) -> bool | None:
+            """Whether the check letter fits."""
+            return super().validate_result(pattern_text) if pattern_text.isascii() else False
+
     return (
         EmailRecognizer(patterns=[Pattern("e-mail", _EMAIL, 0.5)]),
         known.PhoneRecognizer(supported_regions=_REGIONS),
         known.CreditCardRecognizer(),
         known.IbanRecognizer(),
         known.IpRecognizer(),
+        ItFiscalCodeRecognizer(),
         *(getattr(known, name)() for name in _NATIONAL),
     )
