@@ -9,7 +9,7 @@ import random
 import signal
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import asyncpg
@@ -26,6 +26,9 @@ from tests.robustness.processes import pid_of
 SIZES = (1_000, 10_000)
 PUSHED = 10_000
 WORDS = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8").split()
+BARRIERS = {"plain": ("off", "off"), "secrets": ("redact", "off"), "both": ("redact", "redact")}
+"""What a bank does with secrets and with personal data, by the name of the figure."""
+ROUNDS = 3
 INSERT = "insert into plain select * from unnest($1::text[], $2::text[], $3::bytea[]) on conflict do nothing returning id"
 
 
@@ -66,6 +69,26 @@ async def push(
                 assert all(r.status == "stored" for r in answer.results) and not answer.dedup_skipped
 
         await asyncio.gather(*(worker() for _ in range(at_once)))
+
+
+async def push_behind(
+    stack: RunningStack, bank: str, token: str, requests: Mapping[str, Sequence[sync_pb2.PushRequest]]
+) -> tuple[dict[str, float], float]:
+    """Records a second behind each barrier, in turns; and what pushing costs the client, in µs of CPU a record."""
+    database = await asyncpg.connect(stack.facts.database_url)
+    seconds, cpu, count = dict.fromkeys(BARRIERS, 0.0), 0.0, 0
+    for turn in range(ROUNDS):
+        for name, (secrets, personal) in BARRIERS.items():
+            await database.execute(
+                "update memory.banks set barrier = $2, pii = $3 where bank = $1", bank, secrets, personal
+            )
+            part = requests[name][turn::ROUNDS]
+            started, used = time.perf_counter(), time.process_time()
+            await push(stack, part, token, 4)
+            seconds[name] += time.perf_counter() - started
+            cpu, count = cpu + time.process_time() - used, count + 100 * len(part)
+    await database.close()
+    return {name: 100 * len(requests[name]) / taken for name, taken in seconds.items()}, cpu / count * 1e6
 
 
 async def catch_up(stack: RunningStack, bank: str, token: str) -> int:
@@ -137,12 +160,25 @@ async def measure(stack: RunningStack, say: Callable[[str], None]) -> list[Resul
             pages = await rate(seen, lambda b=bank: asyncpg_pages(stack, b))  # type: ignore[misc]
             caught = await rate(seen, lambda b=bank: catch_up(stack, b, token))  # type: ignore[misc]
             inserted = await rate(PUSHED, lambda: asyncpg_insert(stack, PUSHED))
-            pushed = await rate(PUSHED, lambda r=pushes(bank, PUSHED): push(stack, r, token, 4))  # type: ignore[misc]
+            # The recognizers load at their first use.
+            await push_behind(stack, bank, token, {name: pushes(bank, 100 * ROUNDS) for name in BARRIERS})
+            behind, client = await push_behind(
+                stack, bank, token, {name: pushes(bank, PUSHED) for name in BARRIERS}
+            )
+            pushed = behind["plain"]
             results += [
                 Result(f"catchup_rows_s_{size}", caught, "changes/s", "100,000 wanted"),
                 Result(f"catchup_vs_asyncpg_{size}", caught / pages, "ratio", f"{pages:.0f} rows/s"),
                 Result(f"push_plain_rows_s_{size}", pushed, "records/s", "15,000 wanted"),
                 Result(f"push_plain_vs_asyncpg_{size}", pushed / inserted, "ratio", f"{inserted:.0f} rows/s"),
+                Result(f"push_secrets_vs_plain_{size}", behind["secrets"] / pushed, "ratio", "no barrier"),
+                Result(f"push_both_vs_plain_{size}", behind["both"] / pushed, "ratio", "no barrier"),
+                Result(
+                    f"push_client_cpu_us_{size}",
+                    client,
+                    "µs a record",
+                    f"{1e6 / pushed:.0f} µs a record in all",
+                ),
             ]
     finally:
         os.kill(index, signal.SIGCONT)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import re2
 from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
@@ -71,8 +71,7 @@ are ASCII to RE2, Unicode to `re`), and no counted repeat of theirs can be under
 NEVER_FORWARDED = frozenset({"api_key", "password", "token", "secret"})
 
 
-@dataclass(frozen=True)
-class Passed:
+class Passed(NamedTuple):
     """A text after the barrier, and the kinds of what was found in it."""
 
     text: str

@@ -323,10 +323,29 @@ def _associated(bank: str, memory_id: str) -> bytes:
     return f"{bank}\0{memory_id}".encode()
 
 
-def seal(key: bytes, bank: str, memory_id: str, plain: bytes, nonce: bytes = b"") -> bytes:
-    """Nonce and ciphertext of `plain`, bound to bank and id; `nonce` is given by who took random bytes for many."""
-    nonce = nonce or os.urandom(NONCE_BYTES)
+def seal(key: bytes, bank: str, memory_id: str, plain: bytes) -> bytes:
+    """Nonce and ciphertext of `plain`, bound to bank and id."""
+    nonce = os.urandom(NONCE_BYTES)
     return nonce + AESGCM(key).encrypt(nonce, plain, _associated(bank, memory_id))
+
+
+def seal_many(store: KeyStore, bank: str, items: Sequence[tuple[str, Slot, bytes]]) -> list[bytes]:
+    """What `seal` makes of each (id, slot, plain), under slots just taken from an Allocator over this store."""
+    # One call for all: each costs as much as the sealing.
+    random = os.urandom(NONCE_BYTES * len(items))
+    pages: dict[int, bytes] = {}
+    prefix, result = _associated(bank, ""), []
+    for at, (memory_id, slot, plain) in enumerate(items):
+        keys = pages.get(slot.page)
+        if keys is None:
+            keys = pages[slot.page] = store.keys_of(slot.page)
+        start = slot.index * KEY_BYTES
+        key = keys[start : start + KEY_BYTES]
+        if len(key) != KEY_BYTES or key == _ZERO:
+            key = store.fresh_key(slot)
+        nonce = random[at * NONCE_BYTES : (at + 1) * NONCE_BYTES]
+        result.append(nonce + AESGCM(key).encrypt(nonce, plain, prefix + memory_id.encode()))
+    return result
 
 
 def unseal(key: bytes, bank: str, memory_id: str, sealed: bytes) -> bytes:

@@ -70,10 +70,38 @@ class _Limits:
     nested: bool
     """Whether it holds messages that are judged along."""
 
+    @property
+    def free(self) -> bool:
+        """Whether any value of it may pass: a number, or a text without rules."""
+        return not (self.field.is_repeated or self.nested or self.text is not None or self.bytes_ is not None)
+
+    @property
+    def short(self) -> int:
+        """Characters or bytes up to which a single string is short enough whatever its characters are."""
+        if self.field.is_repeated or self.nested or (self.text is None and self.bytes_ is None):
+            return 0
+        limit, unit = _longest(self.text if self.text is not None else self.bytes_)
+        return limit // 4 if self.text is not None and unit == "bytes" else limit
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is asked of each message of a kind, so told once."""
+
+    is_value: bool
+    limits: dict[int, _Limits]
+    """By field number, of the fields that have any."""
+    short: dict[int, int]
+    """By field number, of single strings and bytes."""
+
 
 @cache
-def _limits_of(message: Descriptor) -> dict[int, _Limits]:
-    return {field.number: _limits(field) for field in message.fields}
+def _known_of(message: Descriptor) -> _Known:
+    limits = {field.number: _limits(field) for field in message.fields}
+    limits = {number: each for number, each in limits.items() if not each.free}
+    return _Known(
+        message.full_name == _VALUE, limits, {n: each.short for n, each in limits.items() if each.short}
+    )
 
 
 def _limits(field: FieldDescriptor) -> _Limits:
@@ -108,16 +136,21 @@ class _Measure:
         """The first field that holds more than it may."""
 
     def _of(self, message: Any, at: str, path: Sequence[str]) -> Violation | None:
-        if message.DESCRIPTOR.full_name == _VALUE:
+        known = _known_of(message.DESCRIPTOR)
+        if known.is_value:
             # It nests without end, and no request means more by it than a scalar.
             nests = message.WhichOneof("kind") in ("struct_value", "list_value")
             return Violation(at, "a value must be a string, a bool or a number") if nests else None
-        known = _limits_of(message.DESCRIPTOR)
         # What is not set is left out: it is empty, and holds no more than it may.
         for field, value in message.ListFields():
+            number = field.number
+            short = known.short.get(number)
+            if (short is not None and len(value) <= short) or number not in known.limits:
+                continue
             if path and field.name != path[0]:
                 continue
-            found = self._field(known[field.number], value, f"{at}.{field.name}" if at else field.name, path[1:])
+            name = f"{at}.{field.name}" if at else field.name
+            found = self._field(known.limits[number], value, name, path[1:])
             if found is not None:
                 return found
         return None
@@ -150,16 +183,20 @@ class _Measure:
 
 def _too_long(value: str | bytes, rules: Any) -> str | None:
     size = len(value)
-    if isinstance(value, bytes):
-        limit, unit = rules.len or rules.max_len, "bytes"
-    elif rules.max_bytes or rules.len_bytes:
+    limit, unit = _longest(rules)
+    if unit == "bytes" and isinstance(value, str) and size <= limit:
         # A character is four bytes at most, so what is far too long is not encoded to find out.
-        limit, unit = rules.max_bytes or rules.len_bytes, "bytes"
-        size = size if size > limit else len(value.encode("utf-8", "surrogatepass"))
-    else:
-        limit, unit = rules.len or rules.max_len, "characters"
-    limit = limit or UNSAID
+        size = len(value.encode("utf-8", "surrogatepass"))
     return f"must be at most {limit} {unit}" if size > limit else None
+
+
+def _longest(rules: Any) -> tuple[int, str]:
+    """How long a value may be by its rules, and what is counted."""
+    if isinstance(rules, validate_pb2.BytesRules):
+        return rules.len or rules.max_len or UNSAID, "bytes"
+    if rules.max_bytes or rules.len_bytes:
+        return rules.max_bytes or rules.len_bytes, "bytes"
+    return rules.len or rules.max_len or UNSAID, "characters"
 
 
 def _judged(message: Message, measure: _Measure) -> list[Violation]:

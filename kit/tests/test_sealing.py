@@ -12,6 +12,7 @@ import pytest
 
 from kit.errors import Refusal
 from kit.sealing import (
+    NONCE_BYTES,
     PAGE_SECONDS,
     UNUSED_SECONDS,
     Allocator,
@@ -21,6 +22,7 @@ from kit.sealing import (
     Slot,
     open_rows,
     seal,
+    seal_many,
     unseal,
 )
 
@@ -93,6 +95,21 @@ def test_who_writes_much_gets_many_pages_in_one_write(
     slots = [slot for _ in range(50) for slot in allocator.take("b", "a", 100)]
     assert len({store.key(slot) for slot in slots}) == 5000
     assert writes == [1, 2, 4, 8, 8, 8, 8, 8][: len(writes)] and len(writes) <= 8
+
+
+def test_many_are_sealed_as_each_would_be(tmp_path: Path) -> None:
+    store = KeyStore(tmp_path / "keystore.db", make=True)
+    other = KeyStore(tmp_path / "keystore.db")
+    slots = Allocator(other).take("b", "a", 12)
+    # An older look at a page that was not there yet must not stand in the way of its first use.
+    store._cache[slots[0].page] = (time.monotonic() + 60, b"")
+    items = [(f"memory-{at:02}", slot, f"text {at}".encode()) for at, slot in enumerate(slots)]
+    sealed = seal_many(store, "b", items)
+    for (memory_id, slot, plain), each in zip(items, sealed, strict=True):
+        assert unseal(other.key(slot), "b", memory_id, each) == plain
+        with pytest.raises(KeyMissing):
+            unseal(other.key(slot), "other", memory_id, each)
+    assert len({each[:NONCE_BYTES] for each in sealed}) == len(items)
 
 
 def test_only_an_old_page_is_dropped_and_leaves_no_byte(

@@ -116,7 +116,7 @@ def test_every_list_and_every_string_of_a_request_has_a_limit() -> None:
             return []
         done.append(message)
         found = []
-        for limits in validation._limits_of(message).values():
+        for limits in map(validation._limits, message.fields):
             field = limits.field
             at = f"{message.full_name}.{field.name}"
             if field.is_repeated and limits.items == validation.UNSAID:

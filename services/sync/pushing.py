@@ -2,20 +2,21 @@
 
 import asyncio
 import hmac
-import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from teamlore.sync.v1 import sync_pb2
 
 from kit.barrier import Barrier
 from kit.errors import Refusal
 from kit.pii import PersonalData
-from kit.sealing import NONCE_BYTES, Allocator, KeyMissing, KeyStore, Slot, key_alarm, seal, unseal
+from kit.sealing import Allocator, KeyMissing, KeyStore, Slot, key_alarm, seal_many, unseal
 from services.sync.records import Draft, Rejected, judge
 
+_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 TAKEN = "the id is taken"
 # Laptops know this answer by its words, and erase their copy: never change them.
 FORGOTTEN = "the id was forgotten in this bank; save it under a new id"
@@ -42,8 +43,7 @@ class StoredRow:
     occurred_at: datetime | None
 
 
-@dataclass(frozen=True)
-class SealedDraft:
+class SealedDraft(NamedTuple):
     """A draft as it is written."""
 
     draft: Draft
@@ -53,8 +53,7 @@ class SealedDraft:
     """The same for all chunks of one retain of one author in one bank; tells nothing else."""
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What became of one record."""
 
     id: str
@@ -88,8 +87,8 @@ class Terms:
 class PushStore(Protocol):
     """What a push needs of the store."""
 
-    async def policy(self, bank: str) -> Policy | None:
-        """The bank's policy; None for a bank that is not there."""
+    async def ground(self, bank: str, ids: Sequence[str]) -> tuple[Policy | None, set[str]]:
+        """The bank's policy, None for a bank that is not there, and those of the ids that are known anywhere."""
         ...
 
     async def stored_today(self, principal: str) -> tuple[int, float]:
@@ -131,7 +130,7 @@ class Pusher:
     ) -> tuple[list[Answer], bool]:
         """One answer per record in order, and whether the near-duplicate check was skipped. Raises Refusal."""
         await self._require_quota(author)
-        policy = await self._policy(bank)
+        policy, known = await self._ground(bank, records)
         barrier = self._barriers[(policy.barrier if policy else "") or self._terms.barrier]
         personal = self._personal[policy.pii if policy else "off"]
         judged = await asyncio.to_thread(lambda: [judge(record, barrier, personal) for record in records])
@@ -145,19 +144,25 @@ class Pusher:
                 earlier = first.setdefault(item.id, item)
                 if earlier is not item:
                     answers[position] = _compare(item, earlier)
-        outcome, skipped = await self._store_new(bank, author, policy, list(first.values()))
+        seen = [draft for draft in first.values() if draft.id in known]
+        fresh = [draft for draft in first.values() if draft.id not in known]
+        outcome = await self._classify_all(bank, seen)
+        stored, skipped = await self._store_new(bank, author, policy, fresh)
+        outcome.update(stored)
         for position, item in enumerate(judged):
             if answers[position] is None:
                 answers[position] = outcome[item.id]
         return [answer for answer in answers if answer is not None], skipped
 
-    async def _policy(self, bank: str) -> Policy | None:
-        policy = await self._store.policy(bank)
+    async def _ground(self, bank: str, records: Sequence[sync_pb2.Record]) -> tuple[Policy | None, set[str]]:
+        """What the store knows beforehand, in one question. An id that breaks its rule is in no table."""
+        ids = [memory_id for memory_id in (record.id for record in records) if _ID.fullmatch(memory_id)]
+        policy, known = await self._store.ground(bank, ids)
         if policy is None and not self._terms.banks_by_writers:
             raise Refusal("NOT_FOUND", "there is no such bank; an admin makes it")
         if policy is not None and policy.archived:
             raise Refusal("BANK_ARCHIVED", "the bank is archived; it takes no more memories")
-        return policy
+        return policy, known
 
     async def _require_quota(self, author: str) -> None:
         if not self._terms.records_per_day:
@@ -171,15 +176,11 @@ class Pusher:
             )
 
     async def _store_new(
-        self, bank: str, author: str, existing: Policy | None, drafts: Sequence[Draft]
+        self, bank: str, author: str, existing: Policy | None, fresh: Sequence[Draft]
     ) -> tuple[dict[str, Answer], bool]:
+        """Answers by id for drafts that the store did not know a moment ago."""
         policy = existing or Policy()
         outcome: dict[str, Answer] = {}
-        known = await self._store.lookup(bank, [draft.id for draft in drafts])
-        fresh = [draft for draft in drafts if draft.id not in known]
-        for draft in drafts:
-            if draft.id in known:
-                outcome[draft.id] = await self._classify(bank, draft, known[draft.id])
         found: Mapping[str, str] | None = {}
         if fresh and policy.near_duplicates != "off":
             found = await self._index.find(bank, fresh, policy.threshold)
@@ -190,36 +191,33 @@ class Pusher:
                     outcome[draft.id] = Answer(draft.id, "duplicate", duplicate_of=near[draft.id])
             fresh = [draft for draft in fresh if draft.id not in near]
         if fresh:
-            slots = self._allocator.take(bank, author, len(fresh))
-            random = os.urandom(
-                NONCE_BYTES * len(fresh)
-            )  # one call for all: each costs as much as the sealing
-            sealed = [
-                SealedDraft(
-                    draft,
-                    slot,
-                    seal(
-                        self._keys.fresh_key(slot),
-                        bank,
-                        draft.id,
-                        draft.content,
-                        random[at * NONCE_BYTES : (at + 1) * NONCE_BYTES],
-                    ),
-                    self._retain_tag(bank, author, draft.retain_id) if draft.retain_id else None,
-                )
-                for at, (draft, slot) in enumerate(zip(fresh, slots, strict=True))
-            ]
-            won = await self._store.put(bank, author, sealed, existing is None)
-            lost = [draft for draft in fresh if draft.id not in won]
+            won = await self._store.put(bank, author, self._sealed(bank, author, fresh), existing is None)
             for draft in fresh:
                 if draft.id in won:
                     warning = f"near-duplicate of {near[draft.id]}" if draft.id in near else ""
                     outcome[draft.id] = Answer(draft.id, "stored", warning)
-            if lost:
-                winners = await self._store.lookup(bank, [draft.id for draft in lost])
-                for draft in lost:
-                    outcome[draft.id] = await self._classify(bank, draft, winners[draft.id])
+            outcome |= await self._classify_all(bank, [draft for draft in fresh if draft.id not in won])
         return outcome, found is None
+
+    def _sealed(self, bank: str, author: str, drafts: Sequence[Draft]) -> list[SealedDraft]:
+        slots = self._allocator.take(bank, author, len(drafts))
+        items = [(draft.id, slot, draft.content) for draft, slot in zip(drafts, slots, strict=True)]
+        return [
+            SealedDraft(
+                draft,
+                slot,
+                sealed,
+                self._retain_tag(bank, author, draft.retain_id) if draft.retain_id else None,
+            )
+            for draft, slot, sealed in zip(drafts, slots, seal_many(self._keys, bank, items), strict=True)
+        ]
+
+    async def _classify_all(self, bank: str, drafts: Sequence[Draft]) -> dict[str, Answer]:
+        """Answers by id for drafts whose ids are taken."""
+        if not drafts:
+            return {}
+        known = await self._store.lookup(bank, [draft.id for draft in drafts])
+        return {draft.id: await self._classify(bank, draft, known[draft.id]) for draft in drafts}
 
     def _retain_tag(self, bank: str, author: str, retain_id: str) -> bytes:
         key = hmac.digest(self._retain_key, bank.encode(), "sha256")

@@ -1,6 +1,8 @@
--- name: bank_policy
--- How a bank treats what is pushed; no row for a bank that is not there.
-select near_duplicates, near_duplicate_threshold, barrier, archived, pii from memory.bank_policies where bank = $1
+-- name: ground
+-- What a push meets: those of the ids that are known anywhere, and the bank's policy; nulls for a bank that is not there.
+select array(select id from memory.memory_ids where id = any ($2)) as known, p.bank, p.near_duplicates,
+       p.near_duplicate_threshold, p.barrier, p.archived, p.pii
+from (values (1)) one left join memory.bank_policies p on p.bank = $1
 
 -- name: stored_today
 -- How many records a principal stored on this day (UTC), and how many seconds are left of it.

@@ -71,16 +71,19 @@ class Store:
 
     async def policy(self, bank: str) -> Policy | None:
         """The bank's policy; None for a bank nobody has written to."""
-        row = await self._database.row("bank_policy", bank)
-        if row is None:
-            return None
-        return Policy(
-            row["near_duplicates"],
-            row["near_duplicate_threshold"],
-            row["barrier"] or "",
-            row["archived"],
-            row["pii"],
+        return (await self.ground(bank, ()))[0]
+
+    async def ground(self, bank: str, ids: Sequence[str]) -> tuple[Policy | None, set[str]]:
+        """The bank's policy as `policy`, and those of the ids that are known anywhere."""
+        row = await self._database.row("ground", bank, list(ids))
+        assert row is not None
+        if row["bank"] is None:
+            return None, set(row["known"])
+        barrier = row["barrier"] or ""
+        policy = Policy(
+            row["near_duplicates"], row["near_duplicate_threshold"], barrier, row["archived"], row["pii"]
         )
+        return policy, set(row["known"])
 
     async def stored_today(self, principal: str) -> tuple[int, float]:
         """Records that a principal stored on this day (UTC), and the seconds that are left of it."""

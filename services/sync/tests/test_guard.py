@@ -101,6 +101,24 @@ async def test_an_id_lives_in_one_bank_only_and_never_returns(db: asyncpg.Connec
     assert await db.fetchval("select count(*) from memory.key_destructions where done_at is null") == 1
 
 
+async def test_the_trail_of_a_subject_names_each_memory_once_until_it_is_erased(
+    db: asyncpg.Connection,
+) -> None:
+    put_tagged = "select stored_id from memory.put('project:b', 'user:bob', $1, $2, $3, $4, $5, $6, $7)"
+    assert await db.fetchval(put_tagged, ["cccccccc"], [""], [None], [7], [0], [b"x"], [None]) == "cccccccc"
+    trail = (
+        "select bank, object_id from memory.subject_trail where principal = $1 and role = 'author' order by 2"
+    )
+    assert [tuple(r) for r in await db.fetch(trail, "user:bob")] == [("project:b", "cccccccc")]
+    assert [r["object_id"] for r in await db.fetch(trail, "user:alice")] == ["aaaaaaaa", "bbbbbbbb"]
+    await db.execute(
+        "insert into memory.subject_links values ('user:bob', 'entry', 'project:b', 'e1', 'editor')"
+    )
+    assert await db.fetchval("select count(*) from memory.subject_trail where principal = 'user:bob'") == 2
+    await db.execute("select memory.erase('project:a', '{aaaaaaaa}', 'user:a', 'op1')")
+    assert [r["object_id"] for r in await db.fetch(trail, "user:alice")] == ["bbbbbbbb"]
+
+
 async def test_a_hold_stops_forget_and_erase_and_moves_no_number(db: asyncpg.Connection) -> None:
     await db.execute("select memory.place_hold('project:a', 'h1', 'M-1', 'user:officer', null)")
     for sql in (

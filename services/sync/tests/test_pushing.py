@@ -190,13 +190,18 @@ def test_a_bad_record_is_rejected_by_the_name_of_its_field(spoiled: sync_pb2.Rec
 
 def test_what_a_record_cites_is_kept_without_its_secrets() -> None:
     excerpt = "the key is AKIAIOSFODNN7EXAMPL2, and we keep SQS"
-    cited = [Citation(uri="https://wiki.example.com/queues"), Citation(uri="repo:docs/adr/0003.md@4f2a#L1", excerpt=excerpt)]
+    cited = [
+        Citation(uri="https://wiki.example.com/queues"),
+        Citation(uri="repo:docs/adr/0003.md@4f2a#L1", excerpt=excerpt),
+    ]
     draft = judge(record("aaaaaaaa", fact_type="claim", citations=cited), BARRIER, NO_PII)
     assert isinstance(draft, Draft)
     content = sync_pb2.MemoryContent.FromString(draft.content)
     assert [each.uri for each in content.citations] == [each.uri for each in cited]
     assert content.citations[1].excerpt == "the key is [redacted: AWS Access Key], and we keep SQS"
-    whole = [Citation(excerpt="AKIAIOSFODNN7EXAMPL2 " + "x" * 1979)]  # a redaction is longer than what it takes the place of
+    whole = [
+        Citation(excerpt="AKIAIOSFODNN7EXAMPL2 " + "x" * 1979)
+    ]  # a redaction is longer than what it takes the place of
     judged = judge(record("aaaaaaaa", citations=whole), BARRIER, NO_PII)
     assert isinstance(judged, Rejected) and judged.reason.startswith("citations: must be at most 2000")
 
@@ -214,7 +219,9 @@ def test_keys_that_redact_to_one_are_rejected_not_dropped() -> None:
     spoiled = record("aaaaaaaa", metadata={key: Value(bool_value=True) for key in secrets[:2]})
     judged = judge(spoiled, BARRIER, NO_PII)
     assert isinstance(judged, Rejected) and judged.reason.startswith("metadata: ")
-    assert isinstance(judge(record("aaaaaaaa", metadata={secrets[0]: Value(bool_value=True)}), BARRIER, NO_PII), Draft)
+    assert isinstance(
+        judge(record("aaaaaaaa", metadata={secrets[0]: Value(bool_value=True)}), BARRIER, NO_PII), Draft
+    )
 
 
 def test_a_record_is_measured_before_anything_reads_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +229,9 @@ def test_a_record_is_measured_before_anything_reads_all_of_it(monkeypatch: pytes
     check, collect = Barrier.check, protovalidate.collect_violations
     monkeypatch.setattr(Barrier, "check", lambda self, text: (read.append(text), check(self, text))[1])
     monkeypatch.setattr(
-        protovalidate, "collect_violations", lambda message, **more: (read.append(message), collect(message, **more))[1]
+        protovalidate,
+        "collect_violations",
+        lambda message, **more: (read.append(message), collect(message, **more))[1],
     )
     nested = record("aaaaaaaa")
     nested.metadata["a"].list_value.values.extend([Value(bool_value=True)] * 1000)
@@ -426,3 +435,18 @@ async def test_each_push_leaves_its_audit_row_and_one_that_stored_nothing_leaves
     await bench.push(record("bbbbbbbb", "second"))
     rows = "select string_agg(name || ' ' || objects, ', ' order by audit_id) from compliance.audit_calls"
     assert await bench.superuser(rows) == "memory.push 1, memory.push 2"
+
+
+async def test_what_is_known_is_never_asked_about_as_a_near_duplicate(bench: Bench) -> None:
+    await bench.push(record("aaaaaaaa"), record("bbbbbbbb", "We use Kafka."))
+    bench.index.answer = {"aaaaaaaa": "bbbbbbbb", "cccccccc": "bbbbbbbb"}
+    answers = await bench.push(record("aaaaaaaa"), record("cccccccc", "We use Kafka!"), record("no id"))
+    assert [each.status for each in answers] == ["unchanged", "duplicate", "rejected"]
+    assert answers[1].duplicate_of == "bbbbbbbb"
+
+
+async def test_an_id_that_postgres_would_not_take_is_that_records_fault(bench: Bench) -> None:
+    answers = await bench.push(
+        record("aaaaaaaa"), record("nul\0nul\0"), record("x" * 5000), record("\u00e4" * 9)
+    )
+    assert [each.status for each in answers] == ["stored", "rejected", "rejected", "rejected"]
