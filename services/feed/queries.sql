@@ -13,7 +13,7 @@ select epoch from memory.epochs
 -- What a cursor at seq $2 is judged by (`at` is null where the history has no such step), with one page of changes after
 -- it: the changes first, then each one's memory by its key. Superseded steps carry no memory; a bank always has a row.
 -- The limit of `m` keeps the planner from joining all memories of the bank to one page of changes; that of `h` from
--- expecting thousands of heads and so keeping each memory in case that it is asked for again, which costs a quarter.
+-- expecting thousands of heads and so keeping each memory in case that it is asked for again, which costs a sixth.
 with h as materialized (
   select head, horizon, epoch,
          case when $2 = horizon then horizon_nonce
