@@ -10,49 +10,22 @@ import os
 import random
 import signal
 import statistics
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
-import grpc
+import asyncpg
 import uvloop
 from rich.console import Console
-from teamlore.feed.v1 import feed_pb2
 
 from bench.filling import fill
-from bench.quick import asyncpg_pages, catch_up, sentence
+from bench.quick import sentence
+from bench.reading import asyncpg_pages, in_turns, listed, watched
 from bench.report import Result, report
-from bench.watchers import cost
 from tests.integration.conftest import RunningStack, running_stack
 from tests.robustness.processes import pid_of
 
 CHANGES = int(os.environ.get("CATCHUP_CHANGES", "50000"))
 ROUNDS = int(os.environ.get("CATCHUP_ROUNDS", "7"))
-BANK, WATCH = "project:catch-up", "/teamlore.feed.v1.FeedService/WatchChanges"
-# A bookmark holds a seq and a cursor; a batch is longer.
-LARGEST_BOOKMARK = 200
-
-
-async def stream(channel: grpc.aio.Channel, token: str) -> int:
-    """Reads one stream up to the bookmark at the head, and leaves its batches as they are."""
-    call = channel.unary_stream(WATCH)(
-        feed_pb2.WatchChangesRequest(bank=BANK).SerializeToString(),
-        metadata=(("authorization", f"Bearer {token}"),),
-    )
-    async for message in call:
-        if len(message) < LARGEST_BOOKMARK:
-            seq = feed_pb2.WatchChangesResponse.FromString(message).bookmark.seq
-            if seq == CHANGES:
-                call.cancel()
-                return int(seq)
-    raise AssertionError("the stream ended before the head")
-
-
-async def timed(work: Callable[[], Awaitable[int]]) -> float:
-    """Changes a second."""
-    began = time.perf_counter()
-    count = await work()
-    assert count == CHANGES
-    return count / (time.perf_counter() - began)
+BANK = "project:catch-up"
 
 
 async def measure(stack: RunningStack, say: Callable[[str], None]) -> list[Result]:
@@ -60,33 +33,42 @@ async def measure(stack: RunningStack, say: Callable[[str], None]) -> list[Resul
     token = await stack.token("user:alice", ("project:*", "read write"))
     index, feed = pid_of(stack, "index"), pid_of(stack, "feed")
     os.kill(index, signal.SIGSTOP)
-    streamed, listed, plain, of_cpu = list[float](), list[float](), list[float](), list[float]()
     try:
         say("filling a bank")
         rng = random.Random(11)
         await fill(stack, BANK, [sentence(rng) for _ in range(CHANGES)], "off")
+        say(f"{ROUNDS} rounds")
+        database = await asyncpg.connect(stack.facts.database_url)
         async with stack.channel("feed") as channel:
-            await stream(channel, token)
-            for number in range(ROUNDS):
-                say(f"round {number + 1} of {ROUNDS}")
-                busy = cost(feed)[0]
-                streamed.append(await timed(lambda: stream(channel, token)))
-                of_cpu.append(CHANGES / (cost(feed)[0] - busy))
-                plain.append(await timed(lambda: asyncpg_pages(stack, BANK)))
-                listed.append(await timed(lambda: catch_up(stack, BANK, token)))
+            done = await in_turns(
+                ROUNDS,
+                feed,
+                CHANGES,
+                {
+                    "watched": lambda: watched(channel, BANK, token, CHANGES),
+                    "asyncpg": lambda: asyncpg_pages(database, BANK),
+                    "listed": lambda: listed(stack, channel, BANK, token),
+                },
+            )
+        await database.close()
     finally:
         os.kill(index, signal.SIGCONT)
+    streamed, plain = done["watched"].walls, done["asyncpg"].walls
     ratios = [ours / theirs for ours, theirs in zip(streamed, plain, strict=True)]
 
     def spread(values: list[float]) -> str:
         return f"{ROUNDS} rounds from {min(values):,.2f} to {max(values):,.2f}"
 
+    def middle(name: str, values: list[float], unit: str, against: str) -> Result:
+        return Result(name, statistics.median(values), unit, f"{against}; {spread(values)}")
+
     return [
-        Result("catchup_rows_s", statistics.median(streamed), "changes/s", f"100,000 wanted; {spread(streamed)}"),
-        Result("catchup_vs_asyncpg", statistics.median(ratios), "ratio", f"pages of 500 by asyncpg; {spread(ratios)}"),
-        Result("catchup_feed_cpu_rows_s", statistics.median(of_cpu), "changes/s of CPU", f"100,000 wanted; {spread(of_cpu)}"),
-        Result("catchup_listed_rows_s", statistics.median(listed), "changes/s", f"ListChanges, decoded; {spread(listed)}"),
-    ]  # fmt: skip
+        middle("catchup_rows_s", streamed, "changes/s", "100,000 wanted"),
+        middle("catchup_vs_asyncpg", ratios, "ratio", "pages of 500 by asyncpg"),
+        Result("catchup_feed_cpu_rows_s", done["watched"].of_cpu, "changes/s of CPU", "100,000 wanted"),
+        middle("catchup_listed_rows_s", done["listed"].walls, "changes/s", "ListChanges, decoded"),
+        Result("catchup_listed_feed_cpu_rows_s", done["listed"].of_cpu, "changes/s of CPU", "ListChanges"),
+    ]
 
 
 def main() -> None:

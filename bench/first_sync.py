@@ -1,8 +1,9 @@
 """`make bench-first-sync`: a laptop's first sync of 100,000 memories through PushStream, and what memory it takes.
 
-A real laptop, with a home and a clone of its own, pushes and then reads the whole feed back, while the memory of its process
-and of sync's is read off five times a second beside how far it has come. Growth is from a tenth of the way to the end.
-FIRST_SYNC_RECORDS makes it shorter. The near-duplicate check is off: it is about the stream, not the model.
+A real laptop, with a home and a clone of its own, pushes and then reads the whole feed back, while the memory of its
+process and of sync's is read off five times a second beside how far it has come: told at a tenth, half and all of the
+way, and as growth from a tenth to the most that is seen until the end. FIRST_SYNC_RECORDS makes it shorter. The
+near-duplicate check is off: it is about the stream, not the model.
 """
 
 import asyncio
@@ -98,11 +99,16 @@ def resident(pid: int) -> int:
     return int(found[1]) * KIB if found else 0
 
 
+def at(samples: list[Sample], part: float, name: str) -> float:
+    """MiB once this part of the records is stored."""
+    reached = next(sample for sample in samples if sample.stored >= RECORDS * part)
+    return float(getattr(reached, name)) / KIB / KIB
+
+
 def grown(samples: list[Sample], name: str) -> float:
     """MiB between a tenth of the way and the most that was seen after it."""
-    tenth = next(sample for sample in samples if sample.stored >= RECORDS / 10)
-    after = [getattr(sample, name) for sample in samples if sample.at >= tenth.at]
-    return float(max(after) - getattr(tenth, name)) / KIB / KIB
+    after = [getattr(sample, name) for sample in samples if sample.stored >= RECORDS / 10]
+    return float(max(after)) / KIB / KIB - at(samples, 0.1, name)
 
 
 async def measure(stack: RunningStack, folder: Path) -> list[Result]:
@@ -138,6 +144,11 @@ async def measure(stack: RunningStack, folder: Path) -> list[Result]:
         Result("first_sync_seconds", samples[-1].at, "s", f"pushed in {pushed:.0f} s, then read back"),
         Result("first_sync_laptop_growth_mib", grown(samples, "laptop"), "MiB", f"at most {most['laptop']:.0f}"),
         Result("first_sync_server_growth_mib", grown(samples, "sync"), "MiB", f"at most {most['sync']:.0f}"),
+        *(
+            Result(f"first_sync_{name}_mib_{part:.0%}".replace("%", ""), at(samples, part, name), "MiB", f"{part:.0%} stored")
+            for name in ("laptop", "sync")
+            for part in (0.1, 0.5, 1.0)
+        ),
     ]
 
 

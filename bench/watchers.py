@@ -17,7 +17,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -28,6 +27,7 @@ from teamlore.feed.v1 import feed_pb2, feed_pb2_grpc
 from teamlore.sync.v1 import sync_pb2
 
 from bench.quick import sentence
+from bench.reading import cost
 from bench.report import Result, report
 from tests.integration.conftest import RunningStack, running_stack
 from tests.robustness.processes import pid_of
@@ -35,7 +35,6 @@ from tests.robustness.processes import pid_of
 SECONDS = float(os.environ.get("WATCH_SECONDS", "20"))
 WATCHERS, BANKS, IDLE, SHARE, BATCH = 100, 20, 1000, 0.3, 100
 PRINCIPALS = 10  # none may hold more than 200 streams
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def names(what: str) -> list[str]:
@@ -157,13 +156,6 @@ async def open_banks(stack: RunningStack, banks: Sequence[str]) -> None:
         await database.execute("select memory.open_bank($1)", bank)
         await database.execute("update memory.banks set near_duplicates = 'off' where bank = $1", bank)
     await database.close()
-
-
-def cost(pid: int) -> tuple[float, int]:
-    """CPU seconds that a process has used, and the bytes it has in memory."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return (int(fields[11]) + int(fields[12])) / TICKS, pages * os.sysconf("SC_PAGESIZE")
 
 
 def quantile(values: Sequence[float], part: int) -> float:

@@ -363,26 +363,28 @@ def open_rows(store: KeyStore, bank: str, rows: Sequence[tuple[str, Slot, bytes]
     )
 
 
-def open_many(store: KeyStore, bank: str, rows: Sequence[tuple[str, int, int, bytes]]) -> list[bytes | None]:
-    """The plain bytes of (id, key page, slot, sealed) rows; None where there is no key. Made for many rows at once."""
-    result: list[bytes | None] = []
-    pages: dict[int, bytes] = {}
-    prefix = _associated(bank, "")
-    for memory_id, page, index, sealed in rows:
-        keys = pages.get(page)
-        if keys is None:
-            keys = pages[page] = store.keys_of(page)
-        key = keys[index * KEY_BYTES : index * KEY_BYTES + KEY_BYTES]
-        if len(key) != KEY_BYTES or key == _ZERO:
-            result.append(None)
+def open_many(
+    store: KeyStore, bank: str, rows: Sequence[tuple[str, int, int, bytes | None]]
+) -> list[bytes | None]:
+    """The plain bytes of (id, key page, slot, sealed) rows; None where there is no key, or nothing sealed.
+
+    Made for many rows at once, as they were pushed: those of one key page mostly follow each other.
+    """
+    result: list[bytes | None] = [None] * len(rows)
+    prefix, held, keys = _associated(bank, ""), None, b""
+    for place, (memory_id, page, index, sealed) in enumerate(rows):
+        if sealed is None:
             continue
+        if page != held:
+            held, keys = page, store.keys_of(page)
+        key = keys[index * KEY_BYTES : index * KEY_BYTES + KEY_BYTES]
+        if key == _ZERO or len(key) != KEY_BYTES:
+            continue
+        associated = prefix + memory_id.encode()
         try:
-            cipher = AESGCM(key)
-            result.append(
-                cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], prefix + memory_id.encode())
-            )
+            result[place] = AESGCM(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], associated)
         except InvalidTag:
-            result.append(None)
+            pass  # it stays None
     return result
 
 

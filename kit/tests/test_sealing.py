@@ -20,6 +20,7 @@ from kit.sealing import (
     KeyMissing,
     KeyStore,
     Slot,
+    open_many,
     open_rows,
     seal,
     seal_many,
@@ -130,6 +131,19 @@ def test_only_an_old_page_is_dropped_and_leaves_no_byte(
     fresh = KeyStore(path)
     assert fresh.key(Slot(kept, 0)) and fresh.key(Slot(young, 0))
     assert open_rows(fresh, "b", [("x", Slot(old, 0), b"s" * 40)]) == [None]
+
+
+def test_each_row_of_many_is_opened_with_its_own_key(tmp_path: Path) -> None:
+    store = KeyStore(tmp_path / "keystore.db", make=True)
+    one, other = store.make_pages("b", "a", 8, 2)
+    rows: list[tuple[str, int, int, bytes | None]] = []
+    for number, slot in enumerate((Slot(one, 0), Slot(other, 0), Slot(one, 1), Slot(one, 7), Slot(other, 3))):
+        rows.append((f"{number}", slot.page, slot.index, seal(store.key(slot), "b", f"{number}", b"%d" % number)))
+    store.destroy([Slot(one, 1)])
+    rows.insert(1, ("nothing sealed", one, 0, None))
+    rows.append(("x", one, 1, seal(bytes(32), "b", "x", b"by a destroyed key")))
+    rows += [("another id", *rows[0][1:]), ("0", other, 8, rows[0][3]), ("0", 4711, 0, rows[0][3])]
+    assert open_many(store, "b", rows) == [b"0", None, b"1", None, b"3", b"4", None, None, None, None]
 
 
 @pytest.mark.parametrize("later", [PAGE_SECONDS, -3600.0])

@@ -12,18 +12,19 @@ select epoch from memory.epochs
 -- name: page
 -- What a cursor at seq $2 is judged by (`at` is null where the history has no such step), with one page of changes after
 -- it: the changes first, then each one's memory by its key. Superseded steps carry no memory; a bank always has a row.
--- The limit keeps the planner from joining all memories of the bank to one page of changes.
+-- The limit of `m` keeps the planner from joining all memories of the bank to one page of changes; that of `h` from
+-- expecting thousands of heads and so keeping each memory in case that it is asked for again, which costs a sixth.
 with h as materialized (
   select head, horizon, epoch,
          case when $2 = horizon then horizon_nonce
               else (select nonce from memory.change_log where bank = $1 and seq = $2) end as at
-  from memory.bank_heads where bank = $1),
+  from memory.bank_heads where bank = $1 limit 1),
 page as materialized (
   select seq, memory_id, kind, nonce, changed_at from memory.change_log where bank = $1 and seq > $2 order by seq limit $3)
-select p.seq, p.memory_id, p.kind, p.nonce, m.key_page, m.key_slot, m.sealed,
+select p.seq, p.kind, p.nonce, p.memory_id, m.key_page, m.key_slot, m.sealed,
        timestamptz_send(p.changed_at) || timestamptz_send(coalesce(m.retained_at, p.changed_at)) as moments,
-       timestamptz_send(m.occurred_at) as occurred_at, timestamptz_send(m.last_verified) as last_verified, m.fact_type, m.derivation, m.author, m.lane, m.status, m.version, m.trust,
-       m.may_be_stale, m.superseded_by,
+       timestamptz_send(m.occurred_at) as occurred_at, timestamptz_send(m.last_verified) as last_verified,
+       record_send(row(m.fact_type, m.derivation, m.author, m.lane, m.status, m.version, m.trust, m.may_be_stale, m.superseded_by)) as shared,
        h.head, h.horizon, h.epoch, h.at
 from h left join page p on true
      left join lateral (select * from memory.live_memories
@@ -32,23 +33,23 @@ order by p.seq
 
 -- name: live
 -- One page of live memories by id, in the columns of `page`.
-select m.last_seq as seq, m.id as memory_id, 'upsert' as kind, 0::bigint as nonce, m.key_page, m.key_slot, m.sealed,
+select m.last_seq as seq, 'upsert' as kind, 0::bigint as nonce, m.id as memory_id, m.key_page, m.key_slot, m.sealed,
        timestamptz_send(m.retained_at) || timestamptz_send(m.retained_at) as moments,
-       timestamptz_send(m.occurred_at) as occurred_at, timestamptz_send(m.last_verified) as last_verified, m.fact_type, m.derivation, m.author, m.lane, m.status, m.version, m.trust,
-       m.may_be_stale, m.superseded_by
+       timestamptz_send(m.occurred_at) as occurred_at, timestamptz_send(m.last_verified) as last_verified,
+       record_send(row(m.fact_type, m.derivation, m.author, m.lane, m.status, m.version, m.trust, m.may_be_stale, m.superseded_by)) as shared
 from memory.live_memories m where m.bank = $1 and m.id > $2 order by m.id limit $3
 
 -- name: live_as_of
 -- One page of what was live at seq $3, with where the bank stands: a memory that had come and had not been forgotten. In
 -- the columns of `live`; a bank always has a row.
-with h as materialized (select head, horizon from memory.bank_heads where bank = $1),
+with h as materialized (select head, horizon from memory.bank_heads where bank = $1 limit 1),
 page as materialized (
   select * from memory.present_memories
   where bank = $1 and id > $2 and first_seq <= $3 and (not forgotten or last_seq > $3) order by id limit $4)
-select m.last_seq as seq, m.id as memory_id, 'upsert' as kind, 0::bigint as nonce, m.key_page, m.key_slot, m.sealed,
+select m.last_seq as seq, 'upsert' as kind, 0::bigint as nonce, m.id as memory_id, m.key_page, m.key_slot, m.sealed,
        timestamptz_send(m.retained_at) || timestamptz_send(m.retained_at) as moments,
-       timestamptz_send(m.occurred_at) as occurred_at, timestamptz_send(m.last_verified) as last_verified, m.fact_type, m.derivation, m.author, m.lane, m.status, m.version, m.trust,
-       m.may_be_stale, m.superseded_by, h.head, h.horizon
+       timestamptz_send(m.occurred_at) as occurred_at, timestamptz_send(m.last_verified) as last_verified,
+       record_send(row(m.fact_type, m.derivation, m.author, m.lane, m.status, m.version, m.trust, m.may_be_stale, m.superseded_by)) as shared, h.head, h.horizon
 from h left join page m on true order by m.id
 
 -- name: still_there

@@ -20,9 +20,9 @@ DEVICES = 50
 # What a change takes beside its content: a longest id, author and fact type, and the rest.
 HEADER_BYTES = 600
 # Columns of the queries `page` and `live`, by place: to ask a record by name costs more than to open what it holds.
-SEQ, ID, KIND, NONCE, KEY_PAGE, KEY_SLOT, SEALED, MOMENTS, OCCURRED, VERIFIED = range(10)
-SHARED = slice(10, 10 + len(wire.SHARED))
-HEAD, HORIZON, EPOCH, AT = range(SHARED.stop, SHARED.stop + 4)
+SEQ, KIND, NONCE, ID, KEY_PAGE, KEY_SLOT, SEALED, MOMENTS, OCCURRED, VERIFIED, SHARED = range(11)
+TO_OPEN, TIMES = slice(ID, SEALED + 1), slice(MOMENTS, VERIFIED + 1)
+HEAD, HORIZON, EPOCH, AT = range(SHARED + 1, SHARED + 5)
 
 
 @dataclass(frozen=True)
@@ -178,31 +178,21 @@ class Store:
 
         So a reader gets all there is up to that memory, and goes no further until an operator has acted.
         """
-        sealed = [row for row in rows if row[SEALED] is not None]
-        opened = open_many(
-            self._keys, bank, [(row[ID], row[KEY_PAGE], row[KEY_SLOT], row[SEALED]) for row in sealed]
-        )
-        missing = [row for row, plain in zip(sealed, opened, strict=True) if plain is None]
+        opened = open_many(self._keys, bank, [row[TO_OPEN] for row in rows])
+        pairs = list(zip(rows, opened, strict=True))
+        missing = [row for row, plain in pairs if plain is None and row[SEALED] is not None]
         if missing:
             lost = await self._alarm_if_there(bank, rows[0][SEQ], missing)
-            rows = list(itertools.takewhile(lambda row: row[SEQ] not in lost, rows))
-        contents = iter(opened)
+            pairs = list(itertools.takewhile(lambda pair: pair[0][SEQ] not in lost, pairs))
         parts: list[bytes] = []
-        for row in rows:
-            changed, retained = wire.MOMENTS.unpack(row[MOMENTS])
-            if row[SEALED] is not None:
-                plain = next(contents)
-                if plain is not None:
-                    occurred = row[OCCURRED] and wire.MOMENT.unpack(row[OCCURRED])[0]
-                    verified = row[VERIFIED] and wire.MOMENT.unpack(row[VERIFIED])[0]
-                    shared = wire.shared_fields(row[SHARED])
-                    parts += wire.upsert(
-                        row[ID].encode(), row[SEQ], changed, retained, occurred, verified, shared, plain
-                    )
-                # Erased while it was read: its tombstone is still to come.
-            elif row[KIND] in ("forget", "erase"):
-                parts.append(wire.tombstone(row[ID].encode(), row[SEQ], changed))
-        return rows, b"".join(parts)
+        for row, plain in pairs:
+            if plain is not None:
+                shared = wire.shared_fields(row[SHARED])
+                parts += wire.upsert(row[ID].encode(), row[SEQ], shared, plain, *row[TIMES])
+            elif row[SEALED] is None and row[KIND] in ("forget", "erase"):
+                parts.append(wire.tombstone(row[ID].encode(), row[SEQ], row[MOMENTS]))
+            # Else superseded; or erased while it was read, and its tombstone is still to come.
+        return rows[: len(pairs)], b"".join(parts)
 
     async def _alarm_if_there(self, bank: str, first: int, rows: Sequence[Any]) -> set[int]:
         """A row without a key was erased meanwhile, and its tombstone is still to come; if not, that is an alarm.

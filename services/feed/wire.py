@@ -5,20 +5,24 @@ byte against what the generated classes make of the same values, and fails for a
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+from google.protobuf.descriptor import FieldDescriptor
 from teamlore.feed.v1 import feed_pb2
 
-# The columns of which a bank has few combinations: the generated class writes each combination once.
+# The columns of which a bank has few combinations: the generated class writes each combination once. They come as one
+# value, Postgres' binary form of a row, since each column costs a fetch as much as it costs to read it.
 SHARED = (
     "fact_type", "derivation", "author", "lane", "status", "version", "trust", "may_be_stale", "superseded_by",
 )  # fmt: skip
 # Times come as Postgres sends them, microseconds since 2000: to make datetimes of them costs more than to open a row.
-MOMENT = struct.Struct(">q")
-MOMENTS = struct.Struct(">qq")
+_MOMENT = struct.Struct(">q")
+_MOMENTS = struct.Struct(">qq")
 _EPOCH_2000 = 946_684_800
 _CACHED = 50_000
 _FIELDS = feed_pb2.Change.DESCRIPTOR.fields_by_name
+# Of a row in binary form: how many values; of each its type, and its length or -1 for null.
+_ROW, _VALUE = struct.Struct(">i"), struct.Struct(">Ii")
 
 
 def _varint(number: int) -> bytes:
@@ -54,64 +58,98 @@ _ID, _OCCURRED, _CHANGED, _RETAINED, _VERIFIED = (
 )
 _SEQ, _DELETED = _tag("seq", 0), _tag("deleted", 0) + b"\x01"
 _ENTRY = b"\x0a"  # field 1 of each message that carries changes
-# By second: the seconds of a Timestamp, and all that stands before nanoseconds of five bytes, which most are.
-_seconds: dict[int, tuple[bytes, bytes]] = {}
-_shared: dict[tuple[object, ...], bytes] = {}
+# What stands before a change, and before its id, by length.
+_ENTRIES = [_ENTRY + length for length in _SMALL[: 1 << 14]]
+_NAMED = [_ID + length for length in _SMALL[:128]]
+_shared: dict[bytes, bytes] = {}
+# By second: all of a Timestamp that stands before its nanoseconds, by how many bytes those take beyond the lower two.
+_seconds: dict[int, tuple[bytes, ...]] = {}
 
 
 def _stamp(moment: int) -> bytes:
     """A Timestamp with its length before it."""
     second, micros = divmod(moment, 1_000_000)
+    nanos = micros * 1000
+    if nanos < 1 << 14:
+        stamp = _whole(second) + (b"\x10" + _SMALL[nanos] if nanos else b"")
+        return _SMALL[len(stamp)] + stamp
     known = _seconds.get(second)
     if known is None:
         if len(_seconds) > _CACHED:
             _seconds.clear()
-        whole = second + _EPOCH_2000
-        alone = b"\x08" + varint(whole) if whole else b""
-        known = _seconds[second] = (alone, _SMALL[len(alone) + 6] + alone + b"\x10")
-    nanos = micros * 1000
-    if nanos >= 1 << 28:
-        return known[1] + _LOW[nanos & 0x3FFF] + _SMALL[nanos >> 14]
-    stamp = known[0] + b"\x10" + varint(nanos) if nanos else known[0]
-    return _SMALL[len(stamp)] + stamp
+        whole = _whole(second)
+        known = _seconds[second] = tuple(_SMALL[len(whole) + 3 + more] + whole + b"\x10" for more in range(4))
+    more = _SMALL[nanos >> 14]
+    return known[len(more)] + _LOW[nanos & 0x3FFF] + more
 
 
-def shared_fields(values: tuple[object, ...]) -> bytes:
-    """The fields named by SHARED."""
-    found = _shared.get(values)
+def _whole(second: int) -> bytes:
+    seconds = second + _EPOCH_2000
+    return b"\x08" + varint(seconds) if seconds else b""
+
+
+def _values(row: bytes) -> Iterator[tuple[str, str | int | bool]]:
+    """The columns named by SHARED, of a row in binary form; null is as good as nothing."""
+    (count,) = _ROW.unpack_from(row)
+    if count != len(SHARED):
+        raise ValueError(f"{count} columns are not those of SHARED")
+    at = _ROW.size
+    for name in SHARED:
+        _, length = _VALUE.unpack_from(row, at)
+        at += _VALUE.size
+        value = row[at : at + max(length, 0)]
+        at += len(value)
+        kind = _FIELDS[name].type
+        if kind == FieldDescriptor.TYPE_STRING:
+            yield name, value.decode()
+        else:
+            number = int.from_bytes(value, "big", signed=True)
+            yield name, bool(number) if kind == FieldDescriptor.TYPE_BOOL else number
+
+
+def shared_fields(row: bytes) -> bytes:
+    """The fields named by SHARED, from the row of their columns in binary form."""
+    found = _shared.get(row)
     if found is None:
         if len(_shared) > _CACHED:
             _shared.clear()
-        fields: Mapping[str, object] = dict(zip(SHARED, values, strict=True))
-        found = _shared[values] = feed_pb2.Change(**fields).SerializeToString()  # type: ignore[arg-type]
+        fields: Mapping[str, object] = dict(_values(row))
+        found = _shared[row] = feed_pb2.Change(**fields).SerializeToString()  # type: ignore[arg-type]
     return found
 
 
-def tombstone(memory_id: bytes, seq: int, changed_at: int) -> bytes:
+def tombstone(memory_id: bytes, seq: int, moments: bytes) -> bytes:
     """A Change that says a memory is gone, as an entry of the message that carries it."""
+    changed, _ = _MOMENTS.unpack(moments)
     named = _ID + varint(len(memory_id)) + memory_id
-    change = named + _DELETED + _SEQ + varint(seq) + _CHANGED + _stamp(changed_at)
+    change = named + _DELETED + _SEQ + varint(seq) + _CHANGED + _stamp(changed)
     return _ENTRY + varint(len(change)) + change
 
 
 def upsert(
     memory_id: bytes,
     seq: int,
-    changed_at: int,
-    retained_at: int,
-    occurred_at: int | None,
-    last_verified: int | None,
     shared: bytes,
     content: bytes,
+    moments: bytes,
+    occurred: bytes | None,
+    verified: bytes | None,
 ) -> tuple[bytes, bytes, bytes]:
-    """A Change with a memory's values, as an entry of the message that carries it, in parts to be joined."""
-    named = _ID + varint(len(memory_id)) + memory_id
-    rest = b"".join((_SEQ, varint(seq), _CHANGED, _stamp(changed_at), _RETAINED, _stamp(retained_at), shared))
-    if occurred_at is not None:
-        rest += _OCCURRED + _stamp(occurred_at)
-    if last_verified is not None:
-        rest += _VERIFIED + _stamp(last_verified)
-    return _ENTRY + varint(len(named) + len(content) + len(rest)) + named, content, rest
+    """A Change with a memory's values, as an entry of the message that carries it, in parts to be joined.
+
+    `moments` and the two times are columns of the query, `shared` is what `shared_fields` gave.
+    """
+    changed, retained = _MOMENTS.unpack(moments)
+    rest = b"".join((_SEQ, varint(seq), _CHANGED, _stamp(changed), _RETAINED, _stamp(retained), shared))
+    if occurred is not None:
+        rest += _OCCURRED + _stamp(_MOMENT.unpack(occurred)[0])
+    if verified is not None:
+        rest += _VERIFIED + _stamp(_MOMENT.unpack(verified)[0])
+    length = len(memory_id)
+    named = _NAMED[length] if length < len(_NAMED) else _ID + varint(length)
+    size = len(named) + length + len(content) + len(rest)
+    entry = _ENTRIES[size] if size < len(_ENTRIES) else _ENTRY + varint(size)
+    return entry + named + memory_id, content, rest
 
 
 def within(body: bytes) -> bytes:

@@ -10,10 +10,10 @@ from teamlore_client._errors import FeedGap
 from teamlore_client._laptop import Laptop
 from teamlore_client._memory import FieldInvalid, Memory, check
 from teamlore_client._state import Page
+from teamlore_client._store import Rows
 from teamlore_client._wire import Batch, Change
 
 NEAR_DUPLICATE = 0.95
-_NEIGHBOURS = 20
 _KEPT = ("stored", "unchanged")
 _NEGATION = re.compile(r"\b(?:not?|never|none|nothing|without|cannot|neither|nor)\b|n['’]t\b", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
@@ -119,9 +119,10 @@ def _stored(laptop: Laptop, wanted: Sequence[Memory], here: frozenset[str], coun
     if not sound:
         return frozenset()
     vectors = laptop.embed([memory.text for memory in sound])
+    own = laptop.vectors.own(sound[0].bank)
     new: list[tuple[Memory, Sequence[float]]] = []
     for memory, vector in zip(sound, vectors, strict=True):
-        if memory.id not in here and _repeats_own(laptop, memory, vector):
+        if memory.id not in here and _repeats_own(laptop, own, memory, vector):
             counts.near_duplicates += 1
         else:
             new.append((memory, vector))
@@ -139,17 +140,13 @@ def _sound(memory: Memory) -> bool:
     return True
 
 
-def _repeats_own(laptop: Laptop, memory: Memory, vector: Sequence[float]) -> bool:
-    near = [
-        hit.memory.text
-        for hit in laptop.vectors.search(memory.bank, vector, limit=_NEIGHBOURS)
-        if hit.cosine >= NEAR_DUPLICATE and hit.memory.author is None
-    ]
+def _repeats_own(laptop: Laptop, own: Rows, memory: Memory, vector: Sequence[float]) -> bool:
+    near = laptop.vectors.own_near(memory.bank, own, vector, NEAR_DUPLICATE)
     if any(_normalised(text) == _normalised(memory.text) for text in near):
         return True
-    near = [text for text in near if _says_the_same(text, memory.text)]
+    alike = [text for text in near if _says_the_same(text, memory.text)]
     # Texts that the model did not see whole have one vector though they differ: no cosine speaks for them.
-    return bool(near) and laptop.seen_whole(memory.text) and any(laptop.seen_whole(text) for text in near)
+    return bool(alike) and laptop.seen_whole(memory.text) and any(laptop.seen_whole(text) for text in alike)
 
 
 def _normalised(text: str) -> str:

@@ -144,10 +144,10 @@ class SyncState:
         """
         with writing(self._connection):
             self._ensure(bank)
-            for id_, seq in page.received.items():
-                self._receive(bank, id_, seq)
-            for id_ in page.pulled:
-                self._connection.execute("INSERT OR IGNORE INTO pulled (bank, id) VALUES (?, ?)", (bank, id_))
+            self._receive(bank, page.received)
+            self._connection.executemany(
+                "INSERT OR IGNORE INTO pulled (bank, id) VALUES (?, ?)", [(bank, id_) for id_ in page.pulled]
+            )
             for id_, seq in (page.gone or {}).items():
                 self._lose(bank, id_, seq)
             self._connection.execute("UPDATE banks SET cursor = ? WHERE bank = ?", (page.cursor, bank))
@@ -175,8 +175,7 @@ class SyncState:
                 "UPDATE banks SET cursor = ?, received_count = 0, received_sum = 0 WHERE bank = ?",
                 (cursor, bank),
             )
-            for id_, seq in live.items():
-                self._receive(bank, id_, seq)
+            self._receive(bank, live)
             return missing
 
     def missing(self, bank: str, live: Iterable[str]) -> frozenset[str]:
@@ -289,17 +288,20 @@ class SyncState:
     def _ensure(self, bank: str) -> None:
         self._connection.execute("INSERT OR IGNORE INTO banks (bank) VALUES (?)", (bank,))
 
-    def _receive(self, bank: str, id_: str, seq: int) -> None:
-        known = self._seq(bank, id_)
-        if known is not None and known >= seq:
-            return
-        self._connection.execute(
+    def _receive(self, bank: str, live: Mapping[str, int]) -> None:
+        """Take over id → seq, where it is newer than what is known."""
+        sql = "SELECT id, seq FROM received WHERE bank = ? AND id IN (SELECT value FROM json_each(?))"
+        known: dict[str, int] = dict(fetched(self._connection, sql, (bank, json.dumps(list(live)))))
+        newer = {id_: seq for id_, seq in live.items() if id_ not in known or known[id_] < seq}
+        self._connection.executemany(
             "INSERT INTO received (bank, id, seq) VALUES (?, ?, ?)"
             " ON CONFLICT (bank, id) DO UPDATE SET seq = excluded.seq",
-            (bank, id_, seq),
+            [(bank, id_, seq) for id_, seq in newer.items()],
         )
-        leaving = 0 if known is None else term(id_, known)
-        self._count(bank, 1 if known is None else 0, term(id_, seq) - leaving)
+        replaced = newer.keys() & known.keys()
+        leaving = sum(term(id_, known[id_]) for id_ in replaced)
+        arriving = sum(term(id_, seq) for id_, seq in newer.items())
+        self._count(bank, len(newer) - len(replaced), arriving - leaving)
 
     def _lose(self, bank: str, id_: str, seq: int) -> None:
         known = self._seq(bank, id_)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import NewType, Self
 
 import apsw
 
@@ -33,6 +33,8 @@ from teamlore_client._schema import STEPS, VERSION, load_vectors
 from teamlore_client._sqlite import Row, apply_schema, connect, fetched, reading, writing
 
 Ids = list[str]
+Rows = NewType("Rows", str)
+"""Which rows of the file, as a JSON array."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -46,6 +48,8 @@ _LIST_LIMIT = 1_000
 _SEARCH_LIMIT = 100
 _QUERY_WORDS = 64
 _CANDIDATES_SHOWN = 5
+_NEIGHBOURS = 20
+_NONE = Rows("[]")
 
 
 class EmbedderMismatch(Exception):
@@ -260,6 +264,30 @@ class Store:
             if found and distance is not None:
                 hits.append(Hit(_memory(found[0]), 1.0 - distance, scores[row]))
         return tuple(hits)
+
+    def own(self, bank: str) -> Rows:
+        """Return which memories of the bank were saved here and are recalled, for `own_near`."""
+        sql = (
+            "SELECT json_group_array(row) FROM memories"
+            " WHERE bank = ? AND author IS NULL AND status NOT IN (?, ?)"
+        )
+        return Rows(self._read(sql, (bank, *HIDDEN))[0][0])
+
+    def own_near(self, bank: str, own: Rows, vector: Iterable[float], cosine: float) -> tuple[str, ...]:
+        """Return the texts of those of `own` that are at least as near to the vector, nearest first, at most 20.
+
+        Teammates' memories take no part, however near and many they are.
+        """
+        if own == _NONE:
+            return ()
+        near = self._read(
+            "SELECT row FROM vectors WHERE embedding MATCH ?1 AND k = ?2 AND bank = ?3"
+            " AND row IN (SELECT value FROM json_each(?4)) AND distance <= ?5 ORDER BY distance",
+            (self._packed(vector), _NEIGHBOURS, bank, own, 1.0 - cosine),
+        )
+        sql = "SELECT text FROM memories WHERE row = ? AND bank = ?"
+        found = [self._read(sql, (row, bank)) for (row,) in near]
+        return tuple(rows[0][0] for rows in found if rows)
 
     def erase(
         self,

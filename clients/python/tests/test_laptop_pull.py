@@ -9,6 +9,7 @@ from fake_team import FakeEmbedder, FakeTeam
 from laptop import BANK, memory, traces, vector
 from teamlore_client._errors import FeedGap, ServerUnreachable
 from teamlore_client._laptop import Laptop
+from teamlore_client._memory import Standing
 from teamlore_client._pull import Place
 from teamlore_client._state import SyncState
 
@@ -165,6 +166,27 @@ def test_the_packaged_model_keeps_what_it_cannot_tell_apart(home: Path, team: Fa
         team.write(memory("We use SQS for the order queue!"))
         done = run(carol, team)
     assert (done.pulled.stored, done.pulled.near_duplicates) == (3, 1)
+
+
+def test_ones_own_is_found_behind_any_number_of_teammates_who_say_the_same(
+    bob: Laptop, team: FakeTeam, embedder: FakeEmbedder
+) -> None:
+    save(bob, "We use Kafka for orders")
+    others = [f"We do not use Kafka for {what}" for what in range(30)]
+    embedder.near |= dict.fromkeys([*others, "We use Kafka for our orders"], "We use Kafka for orders")
+    for text in others:
+        team.write(memory(text))
+    assert run(bob, team).pulled.stored == 30
+    team.write(memory("We use Kafka for our orders"))
+    assert run(bob, team).pulled.near_duplicates == 1
+
+
+def test_ones_own_that_is_hidden_hides_nobody_elses(bob: Laptop, team: FakeTeam, embedder: FakeEmbedder) -> None:
+    mine = save(bob, "We use Kafka for orders")
+    bob.store.put_standing([replace(mine, standing=Standing(version=2, status="superseded"))])
+    embedder.near["We use Kafka for our orders"] = "We use Kafka for orders"
+    team.write(memory("We use Kafka for our orders"))
+    assert run(bob, team).pulled.stored == 1
 
 
 def test_two_teammates_who_say_nearly_the_same_are_both_kept(

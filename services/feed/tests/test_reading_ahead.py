@@ -103,16 +103,19 @@ async def test_a_page_reads_its_own_memories_and_not_all_of_the_bank(database_ur
     put = "select count(*) from memory.put($1, 'user:alice', $2, $3, $4, $5, $6, $7, $8)"
     ids, none = [bank.id(number) for number in range(n)], [None] * n
     await sql.execute(put, bank.name, ids, [""] * n, none, list(range(n)), [0] * n, [b"x" * 500] * n, none)
-    await sql.execute("analyze")
+    # As a server does by itself: tables of one row, as `memory.history` is, stay unknown to the planner.
+    await sql.execute("analyze memory.memories, memory.changes")
     for query, values in (
         ("page", (bank.name, 1000, 500)),
         ("live", (bank.name, "", 500)),
         ("live_as_of", (bank.name, "", n, 500)),
     ):
         plan = await sql.fetchval(f"explain (analyze, format json) {database.sql(query)}", *values)
+        steps = list(_steps(json.loads(plan)[0]["Plan"]))
+        assert "Memoize" not in {step["Node Type"] for step in steps}, "no memory is asked for twice"
         seen = [
             step["Actual Rows"] * step["Actual Loops"]
-            for step in _steps(json.loads(plan)[0]["Plan"])
+            for step in steps
             if step.get("Relation Name") in ("memories", "changes")
         ]
         assert seen and max(seen) <= 501, (query, seen)

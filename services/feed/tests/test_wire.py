@@ -1,7 +1,11 @@
 """The bytes written by hand are those of the message that the generated classes would build, whatever the values."""
 
+import struct
+from collections.abc import Sequence
 from typing import Any
 
+import asyncpg
+import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -47,11 +51,52 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "last_verified": st.none() | MOMENT,
 }
 
+# Lengths beyond those whose bytes are kept ready.
+LONG = dict.fromkeys(FIELDS, "") | {
+    "id": "x" * 200, "text": "y" * 20_000, "seq": 1 << 40, "changed_at": 1, "retained_at": -1, "occurred_at": 0,
+    "last_verified": None, "version": 1, "may_be_stale": False, "tags": [], "metadata": {}, "citations": [],
+}  # fmt: skip
+
 
 def stamp(moment: int) -> Timestamp:
     made = Timestamp()
     made.FromMicroseconds(moment + 946_684_800_000_000)
     return made
+
+
+def moments(*values: int) -> bytes:
+    """Times as Postgres sends them."""
+    return struct.pack(f">{len(values)}q", *values)
+
+
+def binary_row(values: Sequence[str | int | bool | None]) -> bytes:
+    """A row as Postgres sends it."""
+    parts = [struct.pack(">i", len(values))]
+    for value in values:
+        match value:
+            case None:
+                kind, piece = 25, b""
+            case bool():
+                kind, piece = 16, struct.pack(">?", value)
+            case int():
+                kind, piece = 23, struct.pack(">i", value)
+            case str():
+                kind, piece = 25, value.encode()
+        parts += (struct.pack(">Ii", kind, -1 if value is None else len(piece)), piece)
+    return b"".join(parts)
+
+
+async def test_a_row_comes_as_these_tests_say(database_url: str) -> None:
+    sql = await asyncpg.connect(database_url)
+    row = ["décision", "fact", None, "synced", "", -5, "human", True, "x" * 300]
+    columns = "$1::text, $2::text, $3::text, $4::text, $5::text, $6::int, $7::text, $8::boolean, $9::text"
+    assert await sql.fetchval(f"select record_send(row({columns}))", *row) == binary_row(row)
+    assert await sql.fetchval("select timestamptz_send('2000-01-01T00:00:01Z')") == moments(10**6)
+    await sql.close()
+    expected = feed_pb2.Change(**{k: v for k, v in zip(wire.SHARED, row, strict=True) if v is not None})  # type: ignore[arg-type]
+    assert wire.shared_fields(binary_row(row)) == expected.SerializeToString()
+    with pytest.raises(ValueError):
+        wire.shared_fields(binary_row(row[:-1]))
 
 
 def test_every_field_of_a_change_is_written_here() -> None:
@@ -81,6 +126,7 @@ def test_what_is_sealed_has_the_numbers_and_types_of_a_change() -> None:
         max_size=4,
     )
 )
+@example([LONG])
 @example([{"id": "x", "seq": 1, "changed_at": -946_684_800_000_000}])
 def test_the_bytes_are_those_of_the_message(rows: list[dict[str, Any]]) -> None:
     body, expected = b"", feed_pb2.ListChangesResponse()
@@ -88,7 +134,7 @@ def test_the_bytes_are_those_of_the_message(rows: list[dict[str, Any]]) -> None:
         change = expected.changes.add(id=row["id"], seq=row["seq"], changed_at=stamp(row["changed_at"]))
         if "text" not in row:
             change.deleted = True
-            body += wire.tombstone(row["id"].encode(), row["seq"], row["changed_at"])
+            body += wire.tombstone(row["id"].encode(), row["seq"], moments(row["changed_at"], 0))
             continue
         content = sync_pb2.MemoryContent(text=row["text"], tags=row["tags"])
         for citation in row["citations"]:
@@ -107,10 +153,13 @@ def test_the_bytes_are_those_of_the_message(rows: list[dict[str, Any]]) -> None:
             change.last_verified.CopyFrom(stamp(row["last_verified"]))
         for name in wire.SHARED:
             setattr(change, name, row[name])
-        shared = wire.shared_fields(tuple(row[name] for name in wire.SHARED))
-        moments = (row["changed_at"], row["retained_at"], row["occurred_at"], row["last_verified"])
+        shared = wire.shared_fields(binary_row([row[name] for name in wire.SHARED]))
+        at = moments(row["changed_at"], row["retained_at"])
+        occurred, verified = (
+            None if row[name] is None else moments(row[name]) for name in ("occurred_at", "last_verified")
+        )
         body += b"".join(
-            wire.upsert(row["id"].encode(), row["seq"], *moments, shared, content.SerializeToString())
+            wire.upsert(row["id"].encode(), row["seq"], shared, content.SerializeToString(), at, occurred, verified)
         )
     parsed = feed_pb2.ListChangesResponse.FromString(body)
     assert parsed == expected
