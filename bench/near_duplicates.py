@@ -22,6 +22,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import accumulate
 
 import asyncpg
 import numpy as np
@@ -46,17 +47,17 @@ class Drawn:
 
     def __init__(self, drawn: Sequence[str], seed: int) -> None:
         counted = Counter(word for sentence in drawn for word in sentence.lower().split() if word.isalpha())
-        self._words, self._counts = list(counted), list(counted.values())
+        self._words, self._upto = list(counted), list(accumulate(counted.values()))
         self._rng = random.Random(seed)
 
     def text(self) -> str:
         """Some 14 words."""
-        return " ".join(self._rng.choices(self._words, self._counts, k=14))
+        return " ".join(self._rng.choices(self._words, cum_weights=self._upto, k=14))
 
     def unlike(self) -> str:
         """A text like no other: half of its words are numbers of their own."""
         own = [f"{self._rng.getrandbits(48):012x}" for _ in range(7)]
-        return " ".join(self._rng.choices(self._words, self._counts, k=7) + own)
+        return " ".join(self._rng.choices(self._words, cum_weights=self._upto, k=7) + own)
 
 
 async def push(
@@ -258,9 +259,12 @@ async def missed(stack: RunningStack, token: str, say: Callable[[str], None], co
 
 
 async def measure(
-    stack: RunningStack, say: Callable[[str], None], options: argparse.Namespace
-) -> list[Result]:
-    """All of it."""
+    stack: RunningStack,
+    say: Callable[[str], None],
+    show: Callable[[str, list[Result]], None],
+    options: argparse.Namespace,
+) -> None:
+    """All of it; shows and keeps what each part found as soon as it ends, so that a run that is cut off is not lost."""
     token = await stack.token("user:alice", ("project:*", "read write"))
     parts: dict[str, Callable[[], Awaitable[list[Result]]]] = {
         "speed": lambda: speed(stack, token, say, options.records),
@@ -268,11 +272,11 @@ async def measure(
         "growth": lambda: growth(stack, token, say, options.large, options.rounds),
         "embedder": lambda: _listed(against_embedder(stack, token, say, options.rounds, 300)),
     }
-    results = []
     for name, run in parts.items():
         if name in options.parts.split(","):
-            results += await run()
-    return results
+            began = time.monotonic()
+            found = await run()
+            show(f"{name}: {time.monotonic() - began:.0f} s", found)
 
 
 async def _listed(result: Awaitable[Result]) -> list[Result]:
@@ -291,9 +295,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     console = Console()
+
+    def show(part: str, found: list[Result]) -> None:
+        console.print(part)
+        report(found, console)
+
     with running_stack() as stack, console.status("measuring") as status:
-        results = asyncio.run(measure(stack, status.update, options))
-    report(results, console)
+        asyncio.run(measure(stack, status.update, show, options))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import re
 import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 _SEED = 4
@@ -53,6 +54,7 @@ class Pair:
     kind: str
 
 
+@lru_cache(maxsize=1)
 def sentences() -> list[str]:
     """All sentences, in an order that is random but always the same."""
     found = set()

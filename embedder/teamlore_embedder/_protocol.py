@@ -37,6 +37,13 @@ class Embedder(Protocol):
     def dimension(self) -> int:
         """Length of every vector."""
 
+    @property
+    def in_caller(self) -> bool:
+        """Whether a call computes in the calling thread alone, at that thread's priority and beside other calls.
+
+        Where it does not, calls are to be made one after the other.
+        """
+
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return float32 of shape (len(texts), dimension): row i is texts[i], with Euclidean length 1.
 

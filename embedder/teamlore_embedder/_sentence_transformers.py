@@ -42,6 +42,7 @@ class SentenceTransformersEmbedder:
         if dimension is None:
             raise EmbedderUnavailable(f"{name!r} does not say how long its vectors are")
         self.model = name
+        self.in_caller = False  # torch has threads of its own, and its tokenizers are no good for two callers
         self.dimension = int(dimension)
         self.revision = _weights_sha256(self._encoder.state_dict())
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -173,3 +175,17 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
 def test_another_name_says_which_extra_to_install() -> None:
     with pytest.raises(EmbedderUnavailable, match=r"teamlore-embedder\[sentence-transformers\]"):
         open_embedder("some/model")
+
+
+def test_with_one_thread_a_run_takes_place_in_the_thread_that_calls() -> None:
+    embedder, threads = open_embedder("", 1), set(os.listdir("/proc/self/task"))
+    assert embedder.in_caller and not open_embedder("", 2).in_caller
+    before = time.process_time() - time.thread_time()
+    embedder.embed(SENTENCES * 4)
+    assert time.process_time() - time.thread_time() - before < time.thread_time() / 10
+    assert set(os.listdir("/proc/self/task")) <= threads
+
+
+def test_threads_that_wait_for_a_part_of_a_run_sleep() -> None:
+    options = open_embedder("", 2)._session.get_session_options()  # type: ignore[attr-defined]
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"

@@ -1,6 +1,7 @@
 """What was just checked and cannot be found in the collections yet: it is met by its terms, and by its vector."""
 
 import hashlib
+import math
 import os
 import time
 from collections import OrderedDict
@@ -37,7 +38,7 @@ class InFlight:
         self._key = os.urandom(32)
         self._order: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._banks: dict[str, dict[str, _Held]] = {}
-        self._postings: dict[str, dict[int, set[str]]] = {}
+        self._postings: dict[str, dict[int, dict[str, float]]] = {}
 
     def __len__(self) -> int:
         return len(self._order)
@@ -53,8 +54,8 @@ class InFlight:
         self._forget(bank, memory_id)
         self._banks.setdefault(bank, {})[memory_id] = _Held(mark, terms, seen, self._clock() + self._seconds)
         postings = self._postings.setdefault(bank, {})
-        for term in terms:
-            postings.setdefault(term, set()).add(memory_id)
+        for term, part in terms.items():
+            postings.setdefault(term, {})[memory_id] = part
         self._order[(bank, memory_id)] = None
         self._prune()
 
@@ -93,19 +94,30 @@ class InFlight:
     def alike(self, bank: str, terms: Terms, least: float) -> list[Hit]:
         """The ids of a bank whose terms and these have at least that product, best first.
 
-        Rare terms are looked at first, and only until those that are left could no longer make up the product: the
-        product with what shares only them is at most the length of that rest.
+        Rare terms are looked at first. As soon as those that are left can no longer make up the product, what shares
+        only them is no candidate: they add at most the length of that rest. A few more terms leave next to none whose
+        product has to be made in full.
         """
         self._prune()
         postings, held = self._postings.get(bank, {}), self._banks.get(bank, {})
-        found: set[str] = set()
-        rest = 1.0 + ROUNDING
+        found: dict[str, float] = {}
+        rest, makes_up = 1.0 + ROUNDING, least * least
         for term in sorted(terms, key=lambda one: len(postings.get(one, ()))):
-            if rest < least * least:
+            if rest < makes_up / 2:
                 break
-            found |= postings.get(term, set())
-            rest -= terms[term] ** 2
-        hits = [Hit(memory_id, product(terms, held[memory_id].terms)) for memory_id in found]
+            part = terms[term]
+            for memory_id, other in postings.get(term, {}).items():
+                if memory_id in found:
+                    found[memory_id] += part * other
+                elif rest >= makes_up:
+                    found[memory_id] = part * other
+            rest -= part * part
+        enough = least - math.sqrt(max(rest, 0.0)) - ROUNDING
+        hits = [
+            Hit(memory_id, product(terms, held[memory_id].terms))
+            for memory_id, so_far in found.items()
+            if so_far >= enough
+        ]
         return sorted((hit for hit in hits if hit.score >= least), key=lambda hit: -hit.score)
 
     def of_bank(self, bank: str) -> tuple[list[str], list[Vector]]:
@@ -125,7 +137,7 @@ class InFlight:
     def _unpost(self, bank: str, memory_id: str, held: _Held) -> None:
         postings = self._postings[bank]
         for term in held.terms:
-            postings[term].discard(memory_id)
+            del postings[term][memory_id]
             if not postings[term]:
                 del postings[term]
 

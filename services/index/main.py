@@ -1,6 +1,7 @@
 """The index service: `python -m services.index.main`."""
 
 import asyncio
+import os
 from dataclasses import dataclass
 
 from teamlore.compliance.v1 import compliance_pb2_grpc
@@ -32,13 +33,15 @@ class Config(NeighbourSettings):
     embed_model: str = setting("EMBED_MODEL", "")
     """A path or a model's name; empty for the packaged model."""
     embed_threads: int = setting("TEAMLORE_EMBED_THREADS", 2, minimum=0, maximum=256)
-    """CPU threads of the packaged model; 0 for one a core."""
+    """Texts that the packaged model embeds at once for those who wait, and as many at low priority for the follower; 0 for
+    one a core."""
 
 
 async def build(config: Config, base: Foundation) -> Built:
     """Opens the model, connects to the vectors, follows the banks, and gives what is served."""
-    model = await asyncio.to_thread(open_embedder, config.embed_model, config.embed_threads)
-    vectors, points, embedding = Vectors(config.qdrant_url), TermPoints(config.qdrant_url), Embedding(model)
+    model = await asyncio.to_thread(open_embedder, config.embed_model, 1)
+    embedding = Embedding(model, config.embed_threads or os.cpu_count() or 1)
+    vectors, points = Vectors(config.qdrant_url), TermPoints(config.qdrant_url)
     for part in (vectors, points, embedding):
         base.at_end(part.close)
     store, in_flight = Store(base.database, base.keys), InFlight()

@@ -25,7 +25,7 @@ from services.index.engine.shards import Invalid, Missing, NoSpace, Refusal, Sha
 from services.index.engine.wire import (
     edge_filter,
     edge_point,
-    edge_query,
+    edge_queries,
     from_payload,
     id_message,
     only,
@@ -197,7 +197,7 @@ class Points:
     async def query(self, request: wire.QueryPoints) -> Message:
         """The nearest points to a vector, best first."""
         shard = self._shards.get(request.collection_name)
-        query = edge_query(request, shard.spec)
+        [query] = edge_queries([request], shard.spec)
         found = await shard.read(lambda one: one.query(query))
         return wire.QueryResponse(result=[scored_point(one) for one in found])
 
@@ -208,7 +208,7 @@ class Points:
         for one in request.query_points:
             if one.collection_name not in ("", request.collection_name):
                 raise Invalid("all queries of a batch go to the batch's collection")
-        batch = edge.QueryBatchRequest([edge_query(one, shard.spec) for one in request.query_points])
+        batch = edge.QueryBatchRequest(edge_queries(request.query_points, shard.spec))
         found = await shard.read(lambda one: one.query_batch(batch)) if request.query_points else []
         results = [wire.BatchResult(result=[scored_point(one) for one in hits]) for hits in found]
         return wire.QueryBatchResponse(result=results)

@@ -180,8 +180,20 @@ def edge_point(message: wire.PointStruct, spec: Spec) -> edge.Point:
     return edge.Point(point_id(message.id), vectors, from_payload(message.payload))  # type: ignore[arg-type]  # dict is invariant
 
 
-def edge_query(message: wire.QueryPoints, spec: Spec) -> edge.QueryRequest:
-    """A nearest query, dense or sparse; always exact, so that `params` for the graph change nothing."""
+def edge_queries(messages: Iterable[wire.QueryPoints], spec: Spec) -> list[edge.QueryRequest]:
+    """Queries of one batch. One after the other mostly has the same filter, which is then made once."""
+    queries: list[edge.QueryRequest] = []
+    before, made = None, None
+    for message in messages:
+        if before is None or message.HasField("filter") != before.HasField("filter") or message.filter != before.filter:
+            made = optional_filter(message.filter, message.HasField("filter"))
+        queries.append(edge_query(message, spec, made))
+        before = message
+    return queries
+
+
+def edge_query(message: wire.QueryPoints, spec: Spec, filter_: edge.Filter | None) -> edge.QueryRequest:
+    """A nearest query, dense or sparse, with its filter; always exact, so that `params` for the graph change nothing."""
     only(
         message,
         *("collection_name", "query", "using", "filter", "params", "score_threshold", "limit", "offset"),
@@ -204,7 +216,7 @@ def edge_query(message: wire.QueryPoints, spec: Spec) -> edge.QueryRequest:
         limit=page_size(message.limit, message.HasField("limit")),
         offset=message.offset,
         query=edge.Query.Nearest(nearest, using=message.using or None),
-        filter=optional_filter(message.filter, message.HasField("filter")),
+        filter=filter_,
         score_threshold=message.score_threshold if message.HasField("score_threshold") else None,
         with_payload=payload_selector(message.with_payload, default=False),
         with_vector=vector_selector(message.with_vectors),

@@ -1,15 +1,30 @@
 """The model is shared fairly: nobody waits for a big push, nothing is embedded for nobody, and no queue is endless."""
 
 import asyncio
+import logging
+import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from teamlore_embedder import open_embedder
 
 from kit.errors import Refusal
-from services.index.embedding import MOST_WAITING, PIECE_CHARACTERS, PIECE_TEXTS, Embedding, Urgency
+from services.index.embedding import (
+    MOST_WAITING,
+    NICENESS,
+    PIECE_CHARACTERS,
+    PIECE_TEXTS,
+    TURN_SECONDS,
+    Embedding,
+    Urgency,
+    _Load,
+    _say_once,
+)
 from services.index.following import Vector
 
 LONG = "The retry budget of the checkout service is five attempts. " * 700
@@ -18,14 +33,16 @@ LONG = "The retry budget of the checkout service is five attempts. " * 700
 class Model:
     """Runs a piece only when told to, and writes down which texts it ran."""
 
-    model, revision, dimension = "stand-in", "0" * 64, 3
+    model, revision, dimension, in_caller = "stand-in", "0" * 64, 3, False
 
     def __init__(self) -> None:
         self.runs: list[list[str]] = []
+        self.called = 0
         self.go = threading.Semaphore(0)
         self.failing = ""
 
     def embed(self, texts: Sequence[str]) -> Vector:
+        self.called += 1
         self.go.acquire(timeout=10)
         self.runs.append(list(texts))
         if self.failing in texts:
@@ -122,13 +139,13 @@ async def test_a_text_that_fails_fails_its_own_call_alone(embedding: Embedding, 
 
 async def test_a_query_is_answered_while_a_hundred_long_texts_are_worked_off() -> None:
     """With the packaged model: the query ends when a piece or two have run, not when the push has."""
-    embedding = Embedding(open_embedder("", 2))
+    embedding = Embedding(open_embedder("", 1), 2)
     push = await begun(embedding, [f"{LONG[:39_000]} {number}" for number in range(100)], Urgency.CHECK)
     try:
         for _ in range(3):
             await embedding.embed(["which retry budget does checkout have"], Urgency.QUERY)
         assert not push.done()
-        assert len(embedding._queues[Urgency.CHECK][0].left) > 80
+        assert len(embedding._lanes[0].queues[Urgency.CHECK][0].left) > 80
     finally:
         push.cancel()
         embedding.close()
@@ -153,3 +170,151 @@ async def test_while_pushes_are_checked_the_follower_gets_a_piece_a_turn_and_the
         monkeypatch.setattr("services.index.embedding.TURN_SECONDS", 1000.0)
         assert not followed.done()
     assert len(await followed) == len(pieces)
+
+
+class Beside(Model):
+    """Computes in the thread that calls; writes down at which priority, and stays in a text that says so."""
+
+    in_caller = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.niceness: dict[str, int] = {}
+        self.staying, self.stayed = threading.Event(), threading.Semaphore(0)
+
+    def embed(self, texts: Sequence[str]) -> Vector:
+        self.niceness[texts[0]] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        if texts[0].startswith("stay"):
+            self.stayed.release()
+            assert self.staying.wait(10)
+        self.go.release()
+        return super().embed(texts)
+
+
+@pytest.fixture
+async def beside() -> AsyncIterator[Beside]:
+    model = Beside()
+    yield model
+    model.staying.set()
+
+
+async def test_who_waits_for_an_answer_never_waits_for_a_piece_of_the_follower(beside: Beside) -> None:
+    embedding = Embedding(beside)
+    followed = await begun(embedding, ["stay"], Urgency.FOLLOW)
+    assert await asyncio.to_thread(beside.stayed.acquire, timeout=10)
+    async with asyncio.timeout(10):
+        assert len(await embedding.embed(["a check"], Urgency.CHECK)) == 1
+        assert len(await embedding.embed(["a query"], Urgency.QUERY)) == 1
+    assert not followed.done()
+    beside.staying.set()
+    assert len(await followed) == 1
+    embedding.close()
+
+
+async def test_so_many_pieces_run_at_once_and_no_more(beside: Beside) -> None:
+    embedding = Embedding(beside, 2)
+    staying = [await begun(embedding, [f"stay{n}"], Urgency.CHECK) for n in range(3)]
+    for _ in range(2):
+        assert await asyncio.to_thread(beside.stayed.acquire, timeout=10)
+    assert not await asyncio.to_thread(beside.stayed.acquire, timeout=0.05)
+    beside.staying.set()
+    await asyncio.gather(*staying)
+    embedding.close()
+
+
+async def test_a_model_with_threads_of_its_own_is_called_once_at_a_time(model: Model) -> None:
+    embedding = Embedding(model, 2)
+    tasks = [await begun(embedding, [f"text{n}"], urgency) for n, urgency in enumerate(Urgency)]
+    await asyncio.sleep(0.05)
+    assert model.called == 1
+    model.go.release(10)
+    await asyncio.gather(*tasks)
+    embedding.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")
+async def test_the_follower_embeds_at_a_lower_priority_than_all_others(beside: Beside) -> None:
+    embedding = Embedding(beside, 2)
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    for urgency in (Urgency.FOLLOW, Urgency.CHECK, Urgency.QUERY, Urgency.FOLLOW):
+        await embedding.embed([urgency.name], urgency)
+    lower = min(19, own + NICENESS)
+    assert beside.niceness == {"FOLLOW": lower, "CHECK": own, "QUERY": own}
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
+    embedding.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is not asked for")
+async def test_where_a_lower_priority_is_refused_the_follower_embeds_all_the_same_and_it_is_said_once(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    _say_once.cache_clear()
+    embedding = Embedding(beside, 2)
+    with caplog.at_level(logging.WARNING, "teamlore.index"):
+        stay = await begun(embedding, ["stay"], Urgency.FOLLOW)
+        assert len(await embedding.embed(["goes on"], Urgency.FOLLOW)) == 1
+        beside.staying.set()
+        await stay
+    assert [record.message for record in caplog.records] == [
+        "the follower embeds at full priority: Operation not permitted"
+    ]
+    embedding.close()
+
+
+class Played:
+    """A load whose clock is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.load = _Load(lambda: self.now)
+
+    def pieces(self, seconds: float, check: float, between: float) -> int:
+        """How many pieces the follower has in so many seconds of checks that long, with such breaks."""
+        count, until = 0, self.now + seconds
+        while self.now < until:
+            with self.load.checking():
+                count += self._passed(check)
+            count += self._passed(between)
+        return count
+
+    def _passed(self, seconds: float) -> int:
+        count = 0
+        for _ in range(round(seconds / 0.01)):
+            if not self.load.pause():
+                self.load.take_turn()
+                count += 1
+            self.now += 0.01
+        return count
+
+
+def test_the_follower_has_a_piece_a_turn_while_pushes_are_checked_much_and_nearly_all_time_while_little() -> (
+    None
+):
+    assert Played().pieces(10, check=0.1, between=0.0) == round(10 / TURN_SECONDS)
+    assert Played().pieces(10, check=0.02, between=0.02) == round(10 / TURN_SECONDS)
+    assert Played().pieces(10, check=0.01, between=0.05) > 5 * 10 / TURN_SECONDS
+    quiet = Played()
+    assert quiet.pieces(0.9, check=0.1, between=0.0) == 1
+    assert quiet.pieces(1, check=0.0, between=1.0) > 90
+
+
+@given(st.lists(st.tuples(st.sampled_from(["begin", "end", "wait", "turn"]), st.floats(0, 0.7)), max_size=60))
+def test_whatever_is_checked_the_follower_never_waits_longer_than_a_turn(
+    steps: list[tuple[str, float]],
+) -> None:
+    played, open_checks, turn = Played(), [], -float("inf")
+    for what, seconds in steps:
+        if what == "begin":
+            open_checks.append(played.load.checking())
+            open_checks[-1].__enter__()
+        elif what == "end" and open_checks:
+            open_checks.pop().__exit__(None, None, None)
+        elif what == "turn" and not played.load.pause():
+            played.load.take_turn()
+            turn = played.now
+        played.now += seconds
+        assert played.now + played.load.pause() <= max(played.now, turn + TURN_SECONDS) + 1e-9

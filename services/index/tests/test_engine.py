@@ -198,6 +198,13 @@ async def test_filters_select_exactly_what_they_say(engine: Engine) -> None:
     assert await numbers(client, where("bank", ["b1", "b2"])) == {n for n in range(100) if n % 4 in (1, 2)}
     assert await numbers(client, where("forgotten", True)) == {n for n in range(100) if n % 5 == 0}
     assert await numbers(client, where("forgotten", False)) == {n for n in range(100) if n % 5}
+    asked = [where("bank", "b1"), where("bank", "b1"), None, where("bank", "b2"), where("bank", "b1")]
+    batch = [models.QueryRequest(query=vectors(1)[0], filter=one, limit=100) for one in asked]
+    found = [
+        {point.id for point in answer.points} for answer in await client.query_batch_points(NAME, batch)
+    ]
+    of = {bank: {ident(n) for n in range(100) if n % 4 == bank} for bank in (1, 2)}
+    assert found == [of[1], of[1], {ident(n) for n in range(100)}, of[2], of[1]]
     assert await numbers(client, where("number", True)) == set()  # a boolean is not the number 1
     assert await numbers(client, where("bank", [])) == set()
     some = models.HasIdCondition(has_id=[ident(1), ident(2), ident(500)])
