@@ -29,8 +29,14 @@ def load_queries(path: Path) -> Mapping[str, str]:
     return queries
 
 
+class Unusable(OSError):
+    """A database that no service can work with, in words of ours, which quote nothing of the driver's."""
+
+
 def why(error: BaseException) -> str:
     """What may be said of a database that cannot be used. A driver's own words quote the address, and its password."""
+    if isinstance(error, Unusable):
+        return str(error)
     if isinstance(error, asyncpg.PostgresError):
         return f"{type(error).__name__} ({error.sqlstate})"
     if isinstance(error, OSError) and (error.errno or 0) > 0:
@@ -87,7 +93,7 @@ class Database:
     async def connect(
         cls, dsn: str, service: str, queries: Path, size: int = 10, patience: float = PATIENCE
     ) -> "Database":
-        """Opens a pool as role `teamlore_<service>`. Raises OSError or asyncpg errors when it cannot.
+        """Opens a pool as role `teamlore_<service>`. Raises Unusable or asyncpg errors when it cannot.
 
         A transaction that does nothing for `patience` seconds is ended by the server, and with it all that others wait
         for; so is a statement that waits as long for a lock.
@@ -110,10 +116,10 @@ class Database:
                 },
             )
         except (OSError, ValueError, asyncpg.InterfaceError) as error:
-            raise OSError(f"the database that DATABASE_URL names cannot be reached: {why(error)}") from error
+            raise Unusable(f"the database that DATABASE_URL names cannot be reached: {why(error)}") from error
         if await pool.fetchval("show synchronous_commit") == "off":
             await pool.close()
-            raise OSError("synchronous_commit is off: acknowledged writes could be lost; turn it on")
+            raise Unusable("synchronous_commit is off: acknowledged writes could be lost; turn it on")
         return cls(pool, load_queries(queries))
 
     async def close(self) -> None:

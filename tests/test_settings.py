@@ -170,17 +170,16 @@ def test_a_list_of_hashes_names_each_service_once(text: str, words: str) -> None
 
 
 @pytest.mark.parametrize(
-    "module", [*(p for p in PROCESSES if "engine" not in p), "services.auth.bootstrap", "kit.migrate"]
+    "module", [*(p for p in PROCESSES if "engine" not in p), "services.auth.bootstrap", "services.auth.rotate", "kit.migrate"]
 )
 def test_a_database_that_is_not_there_is_named_by_its_setting(module: str, tmp_path: Path) -> None:
     bare = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{ROOT / 'gen/python'}"}
-    needed = {}
-    if module.startswith("services") and module.endswith("main"):
-        needed = {
-            field.metadata["env"]: GOOD.get(field.metadata["form"], "x")
-            for field in dataclasses.fields(importlib.import_module(module).Config)
-            if field.default is dataclasses.MISSING
-        }
+    config = getattr(importlib.import_module(module), "Config", None)
+    needed = {
+        field.metadata["env"]: GOOD.get(field.metadata["form"], "x")
+        for field in (dataclasses.fields(config) if config else ())
+        if field.default is dataclasses.MISSING
+    }
     done = subprocess.run(
         [sys.executable, "-m", module],
         env=bare | needed | {"DATABASE_URL": "postgresql://postgres@127.0.0.1:1/x"},

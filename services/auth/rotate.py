@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from kit import audit
 from kit.config import load_or_exit
-from kit.database import Database
+from kit.database import Database, why
 from kit.errors import LOST, Refusal
 from kit.keystore import open_key_store
 from kit.sealing import KeyMissing
@@ -101,7 +101,7 @@ def main() -> None:
     except (Refusal, RuntimeError) as error:
         sys.exit(str(error))
     except LOST as error:
-        sys.exit(f"cannot use the database that DATABASE_URL names: {error}")
+        sys.exit(f"stopped, the database cannot be used: {why(error)}")
     if done.kid is None or done.active_from is None:
         print("a next key is published already and waits for its time; nothing was done", file=sys.stderr)
         sys.exit(3)
