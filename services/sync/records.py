@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -50,35 +51,43 @@ class _Gate:
     def __init__(self, barrier: Barrier, personal: PersonalData) -> None:
         self.barrier = barrier
         self.personal = personal
-        self.secrets: set[str] = set()
-        self.persons: set[str] = set()
+        self.field = ""
+        """Which field is being let through."""
+        self.secrets: dict[str, str] = {}
+        self.persons: dict[str, str] = {}
+        """Kind → the field in which it was found last."""
 
     def __call__(self, text: str) -> str:
         if self.barrier.action != "off":
             text, found = self.barrier.check(text)
-            self.secrets.update(found)
+            self.secrets.update(dict.fromkeys(found, self.field))
         return self._without_persons(text)
 
     def value(self, key: str, text: str) -> str:
         """A value of the metadata, which may be a secret by its key alone."""
         if self.barrier.action != "off":
             text, found = self.barrier.check_value(key, text)
-            self.secrets.update(found)
+            self.secrets.update(dict.fromkeys(found, self.field))
         return self._without_persons(text)
 
     def _without_persons(self, text: str) -> str:
         if self.personal.action != "off":
             text, found = self.personal.check(text)
-            self.persons.update(found)
+            self.persons.update(dict.fromkeys(found, self.field))
         return text
 
     def refusal(self) -> str:
         """Why the record is refused; empty where it is not."""
         if self.secrets and self.barrier.action == "reject":
-            return "text: holds what looks like a secret: " + ", ".join(sorted(self.secrets))
+            return _refusal(self.secrets, "a secret")
         if self.persons and self.personal.action == "reject":
-            return "text: holds what looks like personal data: " + ", ".join(sorted(self.persons))
+            return _refusal(self.persons, "personal data")
         return ""
+
+
+def _refusal(found: Mapping[str, str], what: str) -> str:
+    fields, kinds = sorted(set(found.values())), sorted(found)
+    return f"{', '.join(fields)}: holds what looks like {what}: {', '.join(kinds)}"
 
 
 def judge(record: sync_pb2.Record, barrier: Barrier, personal: PersonalData) -> Draft | Rejected:
@@ -110,14 +119,18 @@ def judge(record: sync_pb2.Record, barrier: Barrier, personal: PersonalData) -> 
             return Rejected(memory_id, "occurred_at: must be a time between the years 1 and 9999")
     content, gate, retain = sync_pb2.MemoryContent(), _Gate(barrier, personal), ""
     if record.metadata:
+        gate.field = "metadata"
         problem = _pass_metadata(record, content, gate)
         if problem:
             return Rejected(memory_id, f"metadata: {problem}")
         retain = record.metadata["_retain_id"].string_value if "_retain_id" in record.metadata else ""
+    gate.field = "citations"
     for citation in citations or ():
         content.citations.add(uri=gate(citation.uri), excerpt=gate(citation.excerpt))
+    gate.field = "tags"
     if tags := record.tags:
         content.tags.extend(gate(tag) for tag in tags)
+    gate.field = "text"
     content.text = passed = gate(text)
     reason = gate.refusal()
     if not reason and (gate.secrets or gate.persons):

@@ -198,8 +198,23 @@ def test_what_a_key_or_a_number_gives_away_is_refused_where_secrets_and_persons_
     ):  # fmt: skip
         sent = record("aaaaaaaa", metadata={field: numbers_and_names().metadata[field]})
         judged = judge(sent, Barrier(barrier), PersonalData(personal))
-        assert isinstance(judged, Rejected) and judged.reason.endswith(f": {kind}"), field
+        assert isinstance(judged, Rejected), field
+        assert judged.reason.startswith("metadata: holds") and judged.reason.endswith(f": {kind}"), field
         assert isinstance(judge(sent, Barrier("off"), NO_PII), Draft)
+
+
+def test_a_refusal_names_the_fields_and_the_kinds() -> None:
+    token, key = "ghp_" + "a" * 36, "AKIAIOSFODNN7EXAMPL2"
+    for sent, reason in (
+        (record("aaaaaaaa", key), "text: holds what looks like a secret: AWS Access Key"),
+        (record("aaaaaaaa", tags=[key]), "tags: holds what looks like a secret: AWS Access Key"),
+        (record("aaaaaaaa", citations=[Citation(excerpt=key)]), "citations: holds what looks like a secret: AWS Access Key"),
+        (record("aaaaaaaa", key, tags=[token]), "tags, text: holds what looks like a secret: AWS Access Key, GitHub Token"),
+    ):
+        assert judge(sent, Barrier("reject"), NO_PII) == Rejected("aaaaaaaa", reason)
+    person = record("aaaaaaaa", "plain words", tags=["ola@example.com"])
+    judged = judge(person, BARRIER, PersonalData("reject"))
+    assert judged == Rejected("aaaaaaaa", "tags: holds what looks like personal data: EMAIL")
 
 
 @pytest.mark.parametrize("secret", ["ghp_" + "a" * 36, "AKIAIOSFODNN7EXAMPL2", "AKIAIOSFODNN7EXAMPLE"])
