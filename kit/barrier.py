@@ -135,6 +135,13 @@ def _hints() -> Any:
     return hints
 
 
+def _hinted(text: str) -> list[int]:
+    """The places in `shapes()` of those kinds that a text may hold."""
+    # To a pattern of `re` without case these two are an i as well, to RE2 they are not.
+    folded = text if text.isascii() else text.replace("\u0130", "i").replace("\u0131", "i")
+    return sorted(_hints().Match(folded) or ())
+
+
 class Barrier:
     """`redact` rewrites what it finds, `reject` leaves the decision to the caller by `found`, `off` looks at nothing."""
 
@@ -147,10 +154,7 @@ class Barrier:
         """Where secrets stand in a text; time grows with its length alone."""
         if self.action == "off":
             return ()
-        # To a pattern of `re` without case these two are an i as well, to RE2 they are not.
-        folded = text if text.isascii() else text.replace("\u0130", "i").replace("\u0131", "i")
-        hinted = _hints().Match(folded) or ()
-        return [span for place in sorted(hinted) for span in shapes()[place].spans(text)]
+        return [span for place in _hinted(text) for span in shapes()[place].spans(text)]
 
     def check(self, text: str) -> Passed:
         """Looks at one text."""
@@ -160,11 +164,15 @@ class Barrier:
         """Looks at a value alone and as `key: "value"`; of one that its key makes a secret nothing stays."""
         if self.action == "off":
             return Passed(value, ())
-        spans, label = self.spans(value), f'{key.strip()}: "'
+        label = f'{key.strip()}: "'
         at, end = len(label), len(label) + len(value)
+        quoted = f'{label}{value.translate(_FLAT)}"'
+        if not _hinted(quoted + value):
+            return Passed(value, ())
+        spans = self.spans(value)
         together = {
             Span(max(span.start - at, 0), min(span.stop, end) - at, span.kind)
-            for span in self.spans(f'{label}{value.translate(_FLAT)}"')
+            for span in self.spans(quoted)
             if span.stop > at
         }
         by_key = {span.kind for span in together.difference(spans)}
