@@ -3,6 +3,7 @@
 import asyncio
 import random
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from tests.robustness.proxy import Proxy
 from tests.robustness.sabotage import __main__ as sabotage
 
 
-def test_what_is_asked_for_is_read() -> None:
+def test_what_is_asked_for_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where the place of the report is tried
     told = {"MINUTES": "1.5", "SEED": "7", "PAUSE": "20", "ONLY": " slow commit, disk full,", "TEAMLORE_X": "y"}
     settings, path = asked([], told)
     assert settings == Settings(90, 7, 20, ("slow commit", "disk full"), "")
-    assert path.name == "teamlore-robustness-7.txt"
+    assert path == tmp_path / "teamlore-robustness-7.txt"
     settings, _ = asked([], {"ONLY": "", "SEED": ""})
     assert (settings.seconds, settings.only) == (1800, ())
 
