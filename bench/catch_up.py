@@ -19,12 +19,12 @@ from rich.console import Console
 from bench.filling import fill
 from bench.quick import sentence
 from bench.reading import asyncpg_pages, in_turns, listed, watched
-from bench.report import Result, report
+from bench.report import Result, amount, command, report
 from tests.integration.conftest import RunningStack, running_stack
 from tests.robustness.processes import pid_of
 
-CHANGES = int(os.environ.get("CATCHUP_CHANGES", "50000"))
-ROUNDS = int(os.environ.get("CATCHUP_ROUNDS", "7"))
+CHANGES = amount("CATCHUP_CHANGES", 50_000)
+ROUNDS = amount("CATCHUP_ROUNDS", 7)
 BANK = "project:catch-up"
 
 
@@ -73,6 +73,7 @@ async def measure(stack: RunningStack, say: Callable[[str], None]) -> list[Resul
 
 def main() -> None:
     """The command."""
+    command(__doc__).parse_args()
     console = Console()
     with running_stack() as stack, console.status("measuring") as status:
         results = uvloop.run(measure(stack, status.update))

@@ -27,11 +27,11 @@ from teamlore_client._store import EmbedderIdentity, Store
 from teamlore_embedder import open_embedder
 
 from bench.quick import sentence
-from bench.report import Result, report
+from bench.report import Result, amount, command, report
 from tests.integration.conftest import RunningStack, running_stack
 from tests.robustness.processes import pid_of
 
-RECORDS = int(os.environ.get("FIRST_SYNC_RECORDS", "100000"))
+RECORDS = amount("FIRST_SYNC_RECORDS", 100_000)
 SERVICES = ("auth", "sync", "feed", "compliance")
 KIB = 1024
 
@@ -154,6 +154,7 @@ async def measure(stack: RunningStack, folder: Path) -> list[Result]:
 
 def main() -> None:
     """The command."""
+    command(__doc__).parse_args()
     console = Console()
     with (
         tempfile.TemporaryDirectory(prefix="teamlore-first-sync-") as folder,

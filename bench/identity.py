@@ -7,7 +7,6 @@ and ORACLE_CALLS make it shorter.
 import asyncio
 import contextlib
 import multiprocessing
-import os
 import random
 import statistics
 import time
@@ -20,15 +19,15 @@ from rich.console import Console
 from teamlore.auth.v1 import access_pb2, access_pb2_grpc, auth_pb2, auth_pb2_grpc
 from teamlore.feed.v1 import feed_pb2, feed_pb2_grpc
 
-from bench.report import Result, report
+from bench.report import Result, amount, command, report
 from services.auth.tokens import new_secret
 from tests.integration.conftest import RunningStack, running_stack
 from tests.integration.replicas import free_port, replica
 from tests.integration.test_revocation import SERVICES, one_round
 
-ROUNDS = int(os.environ.get("REVOKE_ROUNDS", "50"))
-AT_ONCE = int(os.environ.get("EXCHANGES_AT_ONCE", "200"))
-CALLS = int(os.environ.get("ORACLE_CALLS", "1000"))
+ROUNDS = amount("REVOKE_ROUNDS", 50)
+AT_ONCE = amount("EXCHANGES_AT_ONCE", 200)
+CALLS = amount("ORACLE_CALLS", 1_000)
 TURNS, ROUNDS_A_TURN = 3, 10
 
 
@@ -178,6 +177,7 @@ async def measure(stack: RunningStack, say: Callable[[str], None]) -> list[Resul
 
 def main() -> None:
     """The command."""
+    command(__doc__).parse_args()
     console = Console()
     with running_stack() as stack, console.status("measuring") as status:
         results = asyncio.run(measure(stack, status.update))

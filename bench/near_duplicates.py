@@ -31,7 +31,7 @@ from teamlore.sync.v1 import sync_pb2
 from teamlore_embedder import Embedder, open_embedder
 
 from bench.filling import fill
-from bench.report import Result, report
+from bench.report import Result, command, report, whole
 from bench.sentences import Pair, pairs, sentences
 from services.index.polarity import Reading, differs
 from services.index.terms import EQUAL, TermKeys, bound, product
@@ -40,6 +40,7 @@ from tests.integration.conftest import RunningStack, running_stack
 AT_ONCE, BATCH = 4, 100
 KEYS = TermKeys(bytes(32))
 THRESHOLDS = (0.95, 0.90, 0.85)
+PARTS = ("speed", "missed", "growth", "embedder")
 
 
 class Drawn:
@@ -273,7 +274,7 @@ async def measure(
         "embedder": lambda: _listed(against_embedder(stack, token, say, options.rounds, 300)),
     }
     for name, run in parts.items():
-        if name in options.parts.split(","):
+        if name in options.parts:
             began = time.monotonic()
             found = await run()
             show(f"{name}: {time.monotonic() - began:.0f} s", found)
@@ -283,16 +284,21 @@ async def _listed(result: Awaitable[Result]) -> list[Result]:
     return [await result]
 
 
+def _parts(raw: str) -> tuple[str, ...]:
+    named = tuple(raw.split(","))
+    if not set(named) <= set(PARTS):
+        raise argparse.ArgumentTypeError(f"some of {','.join(PARTS)}")
+    return named
+
+
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--parts", default="speed,missed,growth,embedder")
-    parser.add_argument("--records", type=int, default=10_000)
-    parser.add_argument("--pairs", type=int, default=2_400)
-    parser.add_argument("--large", type=int, default=200_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = command(__doc__)
+    parser.add_argument("--parts", type=_parts, default=PARTS, metavar=",".join(PARTS), help="these alone")
+    parser.add_argument("--records", type=whole, default=10_000)
+    parser.add_argument("--pairs", type=whole, default=2_400)
+    parser.add_argument("--large", type=whole, default=200_000)
+    parser.add_argument("--rounds", type=whole, default=3)
     options = parser.parse_args()
     console = Console()
 

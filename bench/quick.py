@@ -19,7 +19,7 @@ from teamlore_embedder import open_embedder
 
 from bench.filling import fill
 from bench.reading import asyncpg_pages, in_turns, listed, watched
-from bench.report import Result, report
+from bench.report import Result, command, report
 from tests.integration.conftest import RunningStack, running_stack
 from tests.robustness.processes import pid_of
 
@@ -184,6 +184,7 @@ async def measure(stack: RunningStack, say: Callable[[str], None]) -> list[Resul
 
 def main() -> None:
     """The command."""
+    command(__doc__).parse_args()
     console = Console()
     with running_stack() as stack, console.status("measuring") as status:
         results = asyncio.run(measure(stack, status.update))

@@ -1,6 +1,12 @@
-"""Figures: printed as a table, kept in bench/results.json beside those of other runs."""
+"""What all measurements share: how they are asked, and where their figures go.
 
+Figures are printed as a table and kept in bench/results.json beside those of other runs.
+"""
+
+import argparse
 import json
+import os
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,6 +24,30 @@ class Result:
     value: float
     unit: str
     against: str
+
+
+MOST = 10_000_000
+
+
+def command(doc: str | None) -> argparse.ArgumentParser:
+    """Reads a measurement's arguments: --help says what it is; what it does not know ends it with code 2."""
+    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def whole(raw: str) -> int:
+    """A number of things as an argument. Raises argparse.ArgumentTypeError."""
+    if not (raw.isascii() and raw.isdecimal() and len(raw) < 10 and 1 <= int(raw) <= MOST):
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {MOST}")
+    return int(raw)
+
+
+def amount(name: str, default: int) -> int:
+    """How many, where this environment variable makes a measurement shorter or longer. Ends the process with code 2."""
+    try:
+        return whole(os.environ.get(name) or str(default))
+    except argparse.ArgumentTypeError as error:
+        print(f"{name} {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def report(results: list[Result], console: Console) -> None:

@@ -15,12 +15,12 @@ import uuid
 import asyncpg
 from rich.console import Console
 
-from bench.report import Result, report
+from bench.report import Result, amount, command, report
 from bench.watchers import Pushes, open_banks
 from tests.integration.conftest import ROOT, RunningStack, running_stack
 from tests.robustness.processes import pid_of
 
-ROUNDS = int(os.environ.get("TRIM_ROUNDS", "6"))
+ROUNDS = amount("TRIM_ROUNDS", 6)
 DEAD, BATCHES = 40_000, 60
 PUT = "select count(*) from memory.put($1, 'user:alice', $2, $3, $4, $5, $6, $7, $8)"
 
@@ -80,6 +80,7 @@ async def measure(stack: RunningStack) -> list[Result]:
 
 def main() -> None:
     """The command."""
+    command(__doc__).parse_args()
     console = Console()
     generous = {"TEAMLORE_CALLS_PER_MINUTE": "1000000"}
     with running_stack({"sync": generous}) as stack, console.status("measuring"):

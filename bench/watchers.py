@@ -28,11 +28,11 @@ from teamlore.sync.v1 import sync_pb2
 
 from bench.quick import sentence
 from bench.reading import cost
-from bench.report import Result, report
+from bench.report import Result, amount, command, report
 from tests.integration.conftest import RunningStack, running_stack
 from tests.robustness.processes import pid_of
 
-SECONDS = float(os.environ.get("WATCH_SECONDS", "20"))
+SECONDS = amount("WATCH_SECONDS", 20)
 WATCHERS, BANKS, IDLE, SHARE, BATCH = 100, 20, 1000, 0.3, 100
 PRINCIPALS = 10  # none may hold more than 200 streams
 
@@ -221,6 +221,7 @@ async def measure(stack: RunningStack) -> list[Result]:
 
 def main() -> None:
     """The command."""
+    command(__doc__).parse_args()
     console = Console()
     generous = {"TEAMLORE_CALLS_PER_MINUTE": "1000000"}
     with running_stack({"sync": generous, "feed": generous}) as stack, console.status("measuring"):

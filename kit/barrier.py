@@ -26,6 +26,14 @@ _DETECTORS = (
 )  # fmt: skip
 # What the name of a secret ends or goes on with: DB_PASSWORD, userPassword, aws_secret_access_key, client-secret.
 _WORD = r"(?:password|passwd|passphrase|api[_-]?key|access[_-]?key|secret|token)"
+# A passphrase goes whole. It holds neither of its quotes, so that no text makes the search for the closing one slow.
+_QUOTED = "|".join(
+    rf"{opening}(?P<{name}>(?:[^{opening}{closing}\\\n]|\\.){{6,1000}})[{closing}]"
+    for name, opening, closing in (
+        ("double", '"', '"'), ("single", "'", "'"), ("grave", "`", "`"), ("curly", "\u201c", "\u201d"),
+        ("turned", "\u2018", "\u2019"), ("low", "\u201e", "\u201c\u201d"), ("angle", "\xab", "\xbb"),
+    )
+)  # fmt: skip
 _OWN = {
     "Private Key": re.compile(
         r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.S
@@ -38,7 +46,7 @@ _OWN = {
     "Teamlore Token": re.compile(r"\btlk_[A-Za-z0-9_-]{43}"),
     # Bounded on both sides, so that no text makes it slow.
     "Secret Keyword": re.compile(
-        rf"{_WORD}\w{{0,32}}[\"']?[ \t]{{0,4}}[:=][ \t]{{0,4}}[\"']?(?P<value>[^\s\"']{{6,200}})", re.I
+        rf"{_WORD}\w{{0,32}}[\"']?[ \t]{{0,4}}[:=][ \t]{{0,4}}(?:{_QUOTED}|[\"']?(?P<value>[^\s\"']{{6,200}}))", re.I
     ),
     "Bearer Token": re.compile(r"\b[Bb]earer[ \t]{1,4}(?P<value>[A-Za-z0-9._~+/=-]{16,2000})"),
 }
@@ -68,6 +76,9 @@ _HINTS = {
 }
 """By kind what every match of its patterns holds. Looser than the patterns where the two libraries differ (`\\d` and `\\w`
 are ASCII to RE2, Unicode to `re`), and no counted repeat of theirs can be under way twice: that would cost time."""
+# What would end a quoted value too early, as many characters of it.
+_FLAT = str.maketrans('"\\\n\r', "'   ")
+_AMOUNT = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 NEVER_FORWARDED = frozenset({"api_key", "password", "token", "secret"})
 
 
@@ -99,9 +110,7 @@ class Shape:
         """What all its patterns find. A keyword and a user name may stay; everything else of a match is the secret."""
         for pattern in self.patterns:
             for match in pattern.finditer(text):
-                part: str | int = (
-                    "value" if "value" in pattern.groupindex else int(self.kind == "Basic Auth Credentials")
-                )
+                part: str | int = match.lastgroup or int(self.kind == "Basic Auth Credentials")
                 yield Span(*match.span(part), self.kind)
 
 
@@ -126,6 +135,13 @@ def _hints() -> Any:
     return hints
 
 
+def _hinted(text: str) -> list[int]:
+    """The places in `shapes()` of those kinds that a text may hold."""
+    # To a pattern of `re` without case these two are an i as well, to RE2 they are not.
+    folded = text if text.isascii() else text.replace("\u0130", "i").replace("\u0131", "i")
+    return sorted(_hints().Match(folded) or ())
+
+
 class Barrier:
     """`redact` rewrites what it finds, `reject` leaves the decision to the caller by `found`, `off` looks at nothing."""
 
@@ -138,14 +154,31 @@ class Barrier:
         """Where secrets stand in a text; time grows with its length alone."""
         if self.action == "off":
             return ()
-        # To a pattern of `re` without case these two are an i as well, to RE2 they are not.
-        folded = text if text.isascii() else text.replace("\u0130", "i").replace("\u0131", "i")
-        hinted = _hints().Match(folded) or ()
-        return [span for place in sorted(hinted) for span in shapes()[place].spans(text)]
+        return [span for place in _hinted(text) for span in shapes()[place].spans(text)]
 
     def check(self, text: str) -> Passed:
         """Looks at one text."""
         return settle(text, self.spans(text), self.action)
+
+    def check_value(self, key: str, value: str) -> Passed:
+        """Looks at a value alone and as `key: "value"`; of one that its key makes a secret nothing stays."""
+        if self.action == "off":
+            return Passed(value, ())
+        label = f'{key.strip()}: "'
+        at, end = len(label), len(label) + len(value)
+        quoted = f'{label}{value.translate(_FLAT)}"'
+        if not _hinted(quoted + value):
+            return Passed(value, ())
+        spans = self.spans(value)
+        together = {
+            Span(max(span.start - at, 0), min(span.stop, end) - at, span.kind)
+            for span in self.spans(quoted)
+            if span.stop > at
+        }
+        by_key = {span.kind for span in together.difference(spans)}
+        if "tokens" in key.lower() and _AMOUNT.fullmatch(value):
+            by_key.discard("Secret Keyword")  # it counts them
+        return settle(value, [*(Span(0, len(value), kind) for kind in sorted(by_key)), *spans], self.action)
 
 
 def settle(text: str, spans: Sequence[Span], action: str) -> Passed:

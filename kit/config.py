@@ -65,6 +65,13 @@ def principal(raw: str) -> str:
     return raw
 
 
+def bank(raw: str) -> str:
+    """A bank as a command's argument: an empty one is a variable that was not set. Raises argparse.ArgumentTypeError."""
+    if re.fullmatch(r"[A-Za-z0-9._:@-]{1,255}", raw) is None:
+        raise argparse.ArgumentTypeError("a bank such as project:orders")
+    return raw
+
+
 @dataclasses.dataclass(frozen=True)
 class Form:
     """What a text setting must look like, and how that is said."""

@@ -46,13 +46,72 @@ def test_all_of_a_secret_goes_whatever_a_comment_says(secret: str) -> None:
 
 @given(
     st.sampled_from(
-        ("apikey_", "token=", "sk-", "eyJ-", "://a:", "AKIA", "xoxb-1-", "-----BEGIN ", "a.b.", "-us1")
+        (
+            "apikey_", "token=", 'token="', "token='\\", "secret:\u201c", "secret:\u201e ", 'token="a\\"', "sk-", "eyJ-", "://a:",
+            "AKIA", "xoxb-1-", "-----BEGIN ", "a.b.", "-us1",
+        )
     ),
     st.text(max_size=3),
 )
 def test_no_text_makes_it_slow(piece: str, end: str) -> None:
     # A catastrophic pattern would run for minutes here and be ended by the suite's limit.
     Barrier("redact").check((piece * 50_000)[:50_000] + end)
+
+
+@pytest.mark.parametrize("quotes", ['""', "''", "``", "\u201c\u201d", "\u2018\u2019", "\u201e\u201c", "\u201e\u201d", "\xab\xbb"])
+@pytest.mark.parametrize("words", ["my dog has fleas", "correct horse battery staple", "a b c d", "\\\\ an escape", "x " * 499])
+def test_a_passphrase_goes_whole_up_to_its_quote(quotes: str, words: str) -> None:
+    text = f"We set password = {quotes[0]}{words}{quotes[1]} and went on."
+    kept = f"We set password = {quotes[0]}[redacted: Secret Keyword]{quotes[1]} and went on."
+    assert Barrier("redact").check(text) == (kept, ("Secret Keyword",))
+    assert Barrier("reject").check(text) == (text, ("Secret Keyword",))
+
+
+def test_a_quote_that_is_escaped_ends_no_passphrase_and_one_that_is_missing_takes_no_prose() -> None:
+    def passed(text: str) -> str:
+        return Barrier("redact").check(text).text
+
+    assert passed('{"password": "say \\"friend\\" now"}') == '{"password": "[redacted: Secret Keyword]"}'
+    assert passed('password: "correct horse\nand then prose') == 'password: "[redacted: Secret Keyword] horse\nand then prose'
+    long = f'password: "correct {"x " * 500}"'
+    assert passed(long) == long.replace("correct", "[redacted: Secret Keyword]")
+    for prose in ('the secret: "no"', "a token = 'abc' is short", 'we say "password" and "passphrase" alike'):
+        assert passed(prose) == prose
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("DB_PASSWORD", "hunter2hunter2"), ("client_secret", "hunter2hunter2"), ("x-api-key", "0123456789abcdef"),
+        ("password ", "hunter2hunter2"), ("passphrase", "a b c d"), ("userPassword", 'say "friend" now'),
+        ("token", "a\nb c d e f"), ("aws key", "aB3/" * 10),
+        ("db_password", "12345678"), ("access_token", "152340"), ("secret", "x " * 400),
+        ("password\u00a0\u2003", "hunter2hunter2"), ("password", "it's \\ o"), ("API-KEY", "p\u00e5ssord"),
+    ],
+)  # fmt: skip
+def test_a_value_that_its_key_makes_a_secret_goes_whole(key: str, value: str) -> None:
+    kinds = Barrier("reject").check_value(key, value).found
+    assert kinds and Barrier("redact").check_value(key, value) == (f"[redacted: {kinds[0]}]", kinds)
+    assert Barrier("reject").check_value(key, value).text == value
+    assert Barrier("off").check_value(key, value) == (value, ())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("total_tokens", "152340"), (KEY, "hunter2hunter2"),
+     ("max-Tokens", "1234.5"), ("source", "hunter2hunter2"), ("password_set", "yes"),
+     ("topic", "password"), ("note", "the keyboard is the secret")],
+)  # fmt: skip
+def test_a_value_that_its_key_makes_none_stays(key: str, value: str) -> None:
+    assert Barrier("redact").check_value(key, value) == (value, ())
+
+
+def test_a_secret_in_a_value_goes_alone_and_one_among_tokens_goes() -> None:
+    barrier = Barrier("redact")
+    assert barrier.check_value("note", f"key {KEY} is old").text == "key [redacted: AWS Access Key] is old"
+    assert barrier.check_value("source", "AKC" + "a1" * 8 + " is old").text == "[redacted: Artifactory Credentials]is old"
+    assert barrier.check_value("source", "it was AKC" + "a1" * 8).text == "it was[redacted: Artifactory Credentials]"
+    assert barrier.check_value("refresh_tokens", "hunter2hunter2").text == "[redacted: Secret Keyword]"
 
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -72,7 +131,10 @@ OF_KIND = {
                        "ap\u0130key=abcdef1", "token_of_mine\t=\tabcdef1", "DB_PASSWORD=hunter22",
                        'POSTGRES_PASSWORD="hunter22"', "aws_secret_access_key=wJalrX", "client_secret: hunter22",
                        "access_token=hunter22", "STRIPE_API_KEY=hunter22", "userPassword=hunter22",
-                       '{"password": "hunter22"}', '"api-key": "hunter22"', "passphrase: hunter22"),
+                       '{"password": "hunter22"}', '"api-key": "hunter22"', "passphrase: hunter22",
+                       "password = \"my dog has fleas\"", "secret: 'a b c d'", "token=`one two`",
+                       "PASSWD: \u201cmy dog has\u201d",
+                       "api_key=\u2018a b c d\u2019", "passphrase: \u201emein Hund hat\u201c", "token: \xabmon chien a\xbb"),
     "Bearer Token": ("Authorization: Bearer " + "aB3_" * 5, "bearer " + "a.b-" * 5),
     "Artifactory Credentials": (" AKC" + "a1" * 8 + " ", "=AP3" + "b2" * 8 + '"', ":APF" + "b2" * 8, ":AP\u0663" + "b2" * 8),
     "AWS Access Key": ("AKIAIOSFODNN7EXAMPL2", "A3TXIOSFODNN7EXAMPL2", "ABIA" + "Z" * 16, "ACCA" + "Y" * 16, "ASIA" + "X" * 16,
@@ -118,7 +180,8 @@ def test_a_secret_is_found_in_the_longest_text_whatever_stands_around_it() -> No
 PIECES = st.one_of(
     st.sampled_from([secret for secrets in OF_KIND.values() for secret in secrets]),
     st.sampled_from(
-        [" ", "\n", ": ", "=", '"', "'", "@", "://", ".", "-us", "sk-", "AP", "AKC", "aws", "token", "\u212a"]
+        [" ", "\n", ": ", "=", '"', "'", "`", "\\", "\u201c", "\u201d", "\u201e", "@", "://", ".", "-us", "sk-", "AP", "AKC",
+         "aws", "token", "\u212a"]
     ),
     st.text(max_size=12),
     st.text(LETTERS + "_-.:= \u017f\u0131\u0130", max_size=45),
@@ -132,3 +195,14 @@ def test_the_fast_way_finds_what_all_patterns_find(text: str, edits: int, where:
         text = (text[:cut] + text[cut + 1 :], text[:cut] + text[cut:].upper(), text[cut:] + text)[edit]
     everything = [span for shape in shapes() for span in shape.spans(text)]
     assert list(Barrier("redact").spans(text)) == everything
+
+
+@given(st.lists(PIECES, max_size=6).map("".join), st.sampled_from(("note", "source of it", "DB_PASSWORD", "aws")))
+def test_a_key_adds_to_what_is_found_in_a_value_and_takes_nothing(text: str, key: str) -> None:
+    barrier = Barrier("redact")
+    alone, passed = barrier.check(text), barrier.check_value(key, text)
+    assert set(alone.found) <= set(passed.found)
+    whole = {f"[redacted: {kind}]" for kind in passed.found}
+    assert passed == alone or passed.text in whole
+    if key in ("note", "source of it") and not set(text) & set("\"\\\n\r"):
+        assert passed == alone

@@ -44,13 +44,13 @@ def main() -> None:
     )
     parser.add_argument("--principal", type=principal, default="user:admin", help="who it is, such as user:olga")
     parser.add_argument(
-        "--out", default="", help="file to write the token to (mode 0600) instead of standard output"
+        "--out", type=_file, help="file to write the token to (mode 0600) instead of standard output"
     )
     arguments = parser.parse_args()
     config = load_or_exit(Config)
     try:
         # Before anything is made: a token that cannot be written down is lost, and then nobody can make another.
-        out = _opened(Path(arguments.out)) if arguments.out else 1
+        out = _opened(arguments.out) if arguments.out else 1
     except OSError as error:
         sys.exit(f"no admin was made: {arguments.out} cannot be written: {error.strerror}")
     try:
@@ -64,6 +64,12 @@ def main() -> None:
         if arguments.out and stat.S_ISREG(os.fstat(out).st_mode):
             file.truncate(0)
         file.write(secret + "\n")
+
+
+def _file(raw: str) -> Path:
+    if not raw:  # a variable that was not set: the token would stand in a log
+        raise argparse.ArgumentTypeError("the name of a file")
+    return Path(raw)
 
 
 def _opened(path: Path) -> int:

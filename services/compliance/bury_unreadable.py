@@ -9,7 +9,7 @@ import sys
 import uuid
 
 from kit.audit import CallContext, calling
-from kit.config import load_or_exit
+from kit.config import bank, load_or_exit, principal
 from kit.database import Database
 from kit.errors import from_driver
 from kit.hints import Sender
@@ -77,17 +77,17 @@ def main() -> None:
         prog="python -m services.compliance.bury_unreadable",
         description="List the memories of a bank whose keys are lost; with --bury, bury them for good.",
     )
-    parser.add_argument("--bank", required=True)
+    parser.add_argument("--bank", type=bank, required=True)
     parser.add_argument("--bury", action="store_true", help="write tombstones; this cannot be undone")
     parser.add_argument(
-        "--principal", default="", help="who decides it, such as user:olga; needed with --bury"
+        "--principal", type=principal, help="who decides it, such as user:olga; needed with --bury"
     )
     arguments = parser.parse_args()
     if arguments.bury and not arguments.principal:
         parser.error("--bury needs --principal, which the audit rows name")
     config = load_or_exit(Config)
     try:
-        live, lost = asyncio.run(_run(config, arguments.bank, arguments.principal, arguments.bury))
+        live, lost = asyncio.run(_run(config, arguments.bank, arguments.principal or "", arguments.bury))
     except Exception as error:
         refusal = from_driver(error)
         if refusal is None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -51,25 +51,43 @@ class _Gate:
     def __init__(self, barrier: Barrier, personal: PersonalData) -> None:
         self.barrier = barrier
         self.personal = personal
-        self.secrets: set[str] = set()
-        self.persons: set[str] = set()
+        self.field = ""
+        """Which field is being let through."""
+        self.secrets: dict[str, str] = {}
+        self.persons: dict[str, str] = {}
+        """Kind → the field in which it was found last."""
 
     def __call__(self, text: str) -> str:
         if self.barrier.action != "off":
             text, found = self.barrier.check(text)
-            self.secrets.update(found)
+            self.secrets.update(dict.fromkeys(found, self.field))
+        return self._without_persons(text)
+
+    def value(self, key: str, text: str) -> str:
+        """A value of the metadata, which may be a secret by its key alone."""
+        if self.barrier.action != "off":
+            text, found = self.barrier.check_value(key, text)
+            self.secrets.update(dict.fromkeys(found, self.field))
+        return self._without_persons(text)
+
+    def _without_persons(self, text: str) -> str:
         if self.personal.action != "off":
             text, found = self.personal.check(text)
-            self.persons.update(found)
+            self.persons.update(dict.fromkeys(found, self.field))
         return text
 
     def refusal(self) -> str:
         """Why the record is refused; empty where it is not."""
         if self.secrets and self.barrier.action == "reject":
-            return "text: holds what looks like a secret: " + ", ".join(sorted(self.secrets))
+            return _refusal(self.secrets, "a secret")
         if self.persons and self.personal.action == "reject":
-            return "text: holds what looks like personal data: " + ", ".join(sorted(self.persons))
+            return _refusal(self.persons, "personal data")
         return ""
+
+
+def _refusal(found: Mapping[str, str], what: str) -> str:
+    fields, kinds = sorted(set(found.values())), sorted(found)
+    return f"{', '.join(fields)}: holds what looks like {what}: {', '.join(kinds)}"
 
 
 def judge(record: sync_pb2.Record, barrier: Barrier, personal: PersonalData) -> Draft | Rejected:
@@ -90,6 +108,9 @@ def judge(record: sync_pb2.Record, barrier: Barrier, personal: PersonalData) -> 
         return Rejected(memory_id, "citations: each names a source, carries an excerpt, or both")
     if fact_type == CLAIM and not citations:
         return Rejected(memory_id, "citations: a claim names a source or carries an excerpt of it")
+    # An id is kept for ever and cannot be rewritten: it is refused where a text would be redacted, too.
+    if barrier.spans(memory_id):
+        return Rejected(memory_id, "id: looks like a secret")
     occurred = None
     if record.HasField("occurred_at"):
         try:
@@ -98,14 +119,18 @@ def judge(record: sync_pb2.Record, barrier: Barrier, personal: PersonalData) -> 
             return Rejected(memory_id, "occurred_at: must be a time between the years 1 and 9999")
     content, gate, retain = sync_pb2.MemoryContent(), _Gate(barrier, personal), ""
     if record.metadata:
+        gate.field = "metadata"
         problem = _pass_metadata(record, content, gate)
         if problem:
             return Rejected(memory_id, f"metadata: {problem}")
         retain = record.metadata["_retain_id"].string_value if "_retain_id" in record.metadata else ""
+    gate.field = "citations"
     for citation in citations or ():
         content.citations.add(uri=gate(citation.uri), excerpt=gate(citation.excerpt))
+    gate.field = "tags"
     if tags := record.tags:
         content.tags.extend(gate(tag) for tag in tags)
+    gate.field = "text"
     content.text = passed = gate(text)
     reason = gate.refusal()
     if not reason and (gate.secrets or gate.persons):
@@ -118,7 +143,7 @@ def judge(record: sync_pb2.Record, barrier: Barrier, personal: PersonalData) -> 
 
 
 def _pass_metadata(
-    record: sync_pb2.Record, content: sync_pb2.MemoryContent, pass_barrier: Callable[[str], str]
+    record: sync_pb2.Record, content: sync_pb2.MemoryContent, gate: _Gate
 ) -> str:
     """Puts what is kept of a record's metadata into the content; gives what is wrong with it, if anything is."""
     kept = []
@@ -127,19 +152,30 @@ def _pass_metadata(
         problem = _scalar_problem(value)
         if problem:
             return problem
-        if (key in KEPT_SYSTEM_KEYS or not key.startswith("_")) and key.lower() not in NEVER_FORWARDED:
+        if (key in KEPT_SYSTEM_KEYS or not key.startswith("_")) and key.strip().lower() not in NEVER_FORWARDED:
             kept.append((key, value))
     # The barrier reads every character, so nothing too large gets there.
     if sync_pb2.MemoryContent(metadata=dict(kept)).ByteSize() > METADATA_BYTES:
         return _METADATA_TOO_LARGE
     for key, value in kept:
-        passed = pass_barrier(key)
+        passed = gate(key)
         if passed in content.metadata:
             return "two keys are one with their secrets redacted"
         content.metadata[passed].CopyFrom(value)
-        if value.WhichOneof("kind") == "string_value":
-            content.metadata[passed].string_value = pass_barrier(value.string_value)
+        kind = value.WhichOneof("kind")
+        if kind == "string_value":
+            content.metadata[passed].string_value = gate.value(key, value.string_value)
+        elif kind == "number_value":
+            decimal = _decimal(value.number_value)
+            told = gate.value(key, decimal)
+            if told != decimal:
+                content.metadata[passed].string_value = told
     return _METADATA_TOO_LARGE if content.ByteSize() > METADATA_BYTES else ""
+
+
+def _decimal(number: float) -> str:
+    """A number as people write it: a card's has no point and no exponent."""
+    return str(int(number)) if number.is_integer() else repr(number)
 
 
 def _outgrown(content: sync_pb2.MemoryContent) -> str:

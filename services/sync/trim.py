@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any
 
 from kit import audit
-from kit.config import DATABASE_URL, load_or_exit, principal, setting
+from kit.config import DATABASE_URL, bank, load_or_exit, principal, setting
 from kit.database import Database, why
 from kit.errors import from_driver
 from services.sync.store import QUERIES
@@ -95,8 +95,8 @@ async def every_bank(database: Database) -> AsyncIterator[str]:
         after = rows[-1]["bank"]
 
 
-async def trim(database: Database, terms: Terms, bank: str = "", who: str = "service:sync") -> Done:
-    """Trims one bank, or all. Raises NoBank."""
+async def trim(database: Database, terms: Terms, bank: str | None = None, who: str = "service:sync") -> Done:
+    """Trims one bank, or all where none is named. Raises NoBank."""
     done = Done()
 
     async def one(each: str) -> None:
@@ -104,7 +104,7 @@ async def trim(database: Database, terms: Terms, bank: str = "", who: str = "ser
             await raise_horizon(database, each, terms, done)
         await compact(database, each, done)
 
-    if bank:
+    if bank is not None:
         await one(bank)
     else:
         async for each in every_bank(database):
@@ -112,7 +112,7 @@ async def trim(database: Database, terms: Terms, bank: str = "", who: str = "ser
     return done
 
 
-async def _run(dsn: str, terms: Terms, bank: str, who: str) -> Done:
+async def _run(dsn: str, terms: Terms, bank: str | None, who: str) -> Done:
     database = await Database.connect(dsn, "sync", QUERIES, size=1)
     try:
         return await trim(database, terms, bank, who)
@@ -141,7 +141,7 @@ def arguments(given: list[str] | None = None) -> Any:
         metavar="DAYS",
         help="wait until devices seen within that time have confirmed what was erased (90)",
     )
-    parser.add_argument("--bank", default="", help="this bank alone")
+    parser.add_argument("--bank", type=bank, help="this bank alone")
     parser.add_argument(
         "--principal", type=principal, default="service:sync", help="who decides it, named by the audit rows"
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import random
 import signal
@@ -31,7 +32,7 @@ BACKENDS = (
 
 
 class Unreachable(Exception):
-    """What a fault was to be done to is away, by another fault."""
+    """What a fault was to be done to is away, by another fault: nothing was done."""
 
 
 @dataclass
@@ -64,35 +65,15 @@ class Faults:
     told: dict[str, Acknowledged] = field(default_factory=dict)
     """What the faults themselves stored."""
 
-    def names(self) -> dict[str, Callable[[], Awaitable[object]]]:
-        """Every fault by its name."""
-        faults: dict[str, Callable[[], Awaitable[object]]] = {
-            f"kill -9 of {name}": lambda name=name: self._kill(name)  # type: ignore[misc]  # the default binds the name
-            for name in MODULES
-        }
-        faults |= {
-            f"{name} stopped": lambda name=name: self._stopped(name)  # type: ignore[misc]
-            for name in ("auth", "sync", "feed", "engine")
-        }
-        faults |= {
-            "kill -9 of postgres": self._kill_postgres,
-            "kill -9 of a watcher": self._kill_watcher,
-            "backend stopped": self._backend_stopped,
-            "backends terminated": self._backends_terminated,
-            "connections cut": self._connections_cut,
-            "slow commit": self._slow_commit,
-            "slow rollback": lambda: self._slow_commit(commit=False),
-            "long transaction": self._long_transaction,
-        }
-        if self.disk is not None:
-            faults["disk full"] = self._disk_full
-        return faults
+    def names(self) -> list[str]:
+        """Every fault that can be done here."""
+        return [name for name in FAULTS if name != DISK_FULL or self.disk is not None]
 
     async def do(self, name: str) -> bool:
         """Does one fault and undoes it, until every service says that it serves; false where it could not be done now."""
         began = time.monotonic()
         try:
-            await self.names()[name]()
+            await FAULTS[name](self)
         except Unreachable:  # another fault is at work there
             return False
         await self.healthy()
@@ -109,8 +90,10 @@ class Faults:
                 await asyncio.sleep(0.1)
 
     async def _kill(self, name: str) -> None:
-        with contextlib.suppress(LookupError, ProcessLookupError):
+        try:
             kill(pid_of(self.stack, name))
+        except (LookupError, ProcessLookupError):  # another kill was first
+            raise Unreachable from None
 
     async def _kill_postgres(self) -> None:
         try:
@@ -122,30 +105,43 @@ class Faults:
         await asyncio.to_thread(self.random.choice(self.watchers).again)
 
     async def _stopped(self, name: str) -> None:
-        await self._stop_for(pid_of(self.stack, name), self.random.uniform(0.5, 4))
+        try:
+            pid = pid_of(self.stack, name)
+        except LookupError:
+            raise Unreachable from None
+        await self._stop_for(pid, self.random.uniform(0.5, 4))
 
     async def _backend_stopped(self) -> None:
         """A connection's server process stops where it is: in the middle of a commit, when chance has it so."""
+        pids: list[int] = []
         async with self._database() as database:
             pids = [row["pid"] for row in await database.fetch(BACKENDS + " and state = 'active'")]
             pids = pids or [row["pid"] for row in await database.fetch(BACKENDS)]
-        if pids:
-            await self._stop_for(self.random.choice(pids), self.random.uniform(0.5, 3))
+        if not pids:
+            raise Unreachable
+        await self._stop_for(self.random.choice(pids), self.random.uniform(0.5, 3))
 
     async def _stop_for(self, pid: int, seconds: float) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        try:
             os.kill(pid, signal.SIGSTOP)
-            try:
-                await asyncio.sleep(seconds)
-            finally:
+        except ProcessLookupError:
+            raise Unreachable from None
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
     async def _backends_terminated(self) -> None:
+        ended = 0
         async with self._database() as database:
-            await database.execute(f"select pg_terminate_backend(pid) from ({BACKENDS}) t")
+            ended = await database.fetchval(f"select count(pg_terminate_backend(pid)) from ({BACKENDS}) t")
+        if not ended:
+            raise Unreachable
 
     async def _connections_cut(self) -> None:
-        self.random.choice(self.proxies).cut()
+        if not self.random.choice(self.proxies).cut():
+            raise Unreachable
 
     async def _long_transaction(self) -> None:
         """Somebody's report: it holds a transaction id and a snapshot, and does nothing, while all others go on."""
@@ -206,6 +202,24 @@ class Faults:
 
 
 DISK_BYTES = 3 << 30
+DISK_FULL = "disk full"
+FAULTS: dict[str, Callable[[Faults], Awaitable[None]]] = {
+    **{f"kill -9 of {name}": functools.partial(Faults._kill, name=name) for name in MODULES},
+    **{
+        f"{name} stopped": functools.partial(Faults._stopped, name=name)
+        for name in ("auth", "sync", "feed", "engine")
+    },
+    "kill -9 of postgres": Faults._kill_postgres,
+    "kill -9 of a watcher": Faults._kill_watcher,
+    "backend stopped": Faults._backend_stopped,
+    "backends terminated": Faults._backends_terminated,
+    "connections cut": Faults._connections_cut,
+    "slow commit": Faults._slow_commit,
+    "slow rollback": functools.partial(Faults._slow_commit, commit=False),
+    "long transaction": Faults._long_transaction,
+    DISK_FULL: Faults._disk_full,
+}
+"""Every fault by its name."""
 
 
 def _remount(disk: Path, size: int) -> bool:

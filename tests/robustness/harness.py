@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from tests.integration.conftest import ROOT, RunningStack, StackProcess
 from tests.robustness import aftermath, history, verdict
 from tests.robustness.calls import Metadata, live_texts, own_connection, until_done, whole_feed
 from tests.robustness.checker import Acknowledged, Digest, Fault
-from tests.robustness.faults import DISK_BYTES, Faults, Watched
+from tests.robustness.faults import DISK_BYTES, FAULTS, Faults, Watched
 from tests.robustness.laptops import Laptop, told
 from tests.robustness.proxy import Proxy
 from tests.robustness.work import CLIENTS, Plan
@@ -34,6 +34,9 @@ BANKS, WRITERS, WATCHERS = 6, 3, 2
 LAPTOPS = ("alice", "bob", "carol")
 ORIGIN = "git@github.com:acme/robust.git"
 SECRET = "project:secret-1"
+PATIENCE = 300.0
+"""Seconds beyond its time that a run goes on trying faults which cannot be done just now."""
+Say = Callable[[float], None]
 
 
 @dataclass(frozen=True)
@@ -48,9 +51,6 @@ class Settings:
     """Faults to do; none named means all."""
     sql: str = ""
     """Statements run on the private database before anyone works: a sabotage."""
-    say: Callable[[float], None] = lambda _: None
-    """Told now and then how many seconds are through."""
-
 
 @dataclass
 class Report:
@@ -84,6 +84,12 @@ class Report:
             *(line for each in some.values() for line in each[:10]),
         ]
         return "\n".join(lines)
+
+
+def unproven(report: Report, asked: Iterable[str]) -> list[Fault]:
+    """What a run lacks to have proved anything: a write that was acknowledged, and each fault that it was to do."""
+    found = [] if report.commits else [Fault("no proof", "no write was acknowledged")]
+    return found + [Fault("no proof", f"never done: {name}") for name in asked if not report.faults[name]]
 
 
 @contextlib.contextmanager
@@ -136,8 +142,8 @@ async def _keep_log_small(dsn: str) -> None:
 class Run:
     """One run on a stack that is up."""
 
-    def __init__(self, settings: Settings, stack: RunningStack, disk: Path | None, folder: Path) -> None:
-        self.settings, self.stack, self.disk, self.folder = settings, stack, disk, folder
+    def __init__(self, settings: Settings, say: Say, stack: RunningStack, disk: Path | None, folder: Path) -> None:
+        self.settings, self.say, self.stack, self.disk, self.folder = settings, say, stack, disk, folder
         self.banks = [f"project:race-{n}" for n in range(BANKS)]
         self.recorder = history.Recorder(folder / "faults.jsonl", "harness")
         self.laptops = {name: Laptop.made(folder / "laptops" / name, ORIGIN) for name in LAPTOPS}
@@ -242,14 +248,14 @@ class Run:
     async def _disturb(self, faults: Faults) -> None:
         """Two lanes: any fault after any other, and beside them what lasts a while and hurts nobody's process."""
         began = time.monotonic()
-        every = [name for name in faults.names() if not self.settings.only or name in self.settings.only]
+        every = [name for name in faults.names() if name in (self.settings.only or FAULTS)]
         beside = [name for name in every if name in ("slow commit", "slow rollback", "long transaction")]
 
         async def lane(names: list[str], pause: float) -> None:
             chosen = random.Random(f"{self.settings.seed}-{len(names)}")
             deck = chosen.sample(names, len(names))
-            # Each is done once, however slow the machine is just now.
-            while deck:
+            # Each is done once, however slow the machine is just now; one that can never be done is told of.
+            while deck and time.monotonic() - began < self.settings.seconds + PATIENCE:
                 name = deck.pop()
                 if not await faults.do(name):
                     deck.insert(0, name)
@@ -260,7 +266,7 @@ class Run:
         async with asyncio.TaskGroup() as group:
             lanes = [group.create_task(lane(every, 1.5)), group.create_task(lane(beside, 5))]
             while not all(each.done() for each in lanes) or time.monotonic() - began < self.settings.seconds:
-                self.settings.say(time.monotonic() - began)
+                self.say(time.monotonic() - began)
                 await asyncio.sleep(0.3)
 
     async def _wait(self, processes: list["subprocess.Popen[bytes]"], patience: float) -> None:
@@ -343,6 +349,7 @@ class Run:
         report.changes = sum(digest.seq for digest in end.digests.values())
         report.watched = sum(len(line.get("steps", ())) for stream in past.streams for line in stream.lines)
         report.found = found + verdict.judge(past, end, extra)
+        report.found += unproven(report, self.settings.only or faults.names())
         return report
 
 
@@ -356,12 +363,15 @@ async def _folder() -> AsyncIterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def run(settings: Settings) -> Report:
-    """One run on a stack of its own. With KEEP_HISTORY set, what was written down stays in its temporary folder."""
+def run(settings: Settings, say: Say = lambda _: None) -> Report:
+    """One run on a stack of its own; `say` is told now and then how many seconds are through.
+
+    With KEEP_HISTORY set, what was written down stays in its temporary folder.
+    """
 
     async def on(stack: RunningStack, disk: Path | None) -> Report:
         async with _folder() as folder:
-            return await Run(settings, stack, disk, folder).go()
+            return await Run(settings, say, stack, disk, folder).go()
 
     with stack_with_a_disk() as (stack, disk):
         return asyncio.run(on(stack, disk))

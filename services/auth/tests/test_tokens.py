@@ -277,6 +277,8 @@ async def test_bootstrap_makes_nobody_whose_token_it_cannot_write_down(auth: Aut
     code, said = await run("--out", str(tmp_path / "nowhere" / "token"))
     assert code == 1 and "cannot be written: No such file or directory" in said
     assert (await run("--principal", "alice"))[0] == 2
+    code, said = await run("--out", "")
+    assert code == 2 and "--out: the name of a file" in said
     there = tmp_path / "token"
     there.write_text("an older and much longer content, which others may read " * 3)
     there.chmod(0o644)

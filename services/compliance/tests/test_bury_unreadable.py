@@ -1,6 +1,8 @@
 """The operator's way out: what nobody can read is listed, then buried, with tombstones, audit rows and an honest receipt."""
 
 import json
+import subprocess
+import sys
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from services.compliance.receipts import Terms, signing_key
 from services.compliance.store import QUERIES, Store
 
 BANK = "project:bury-1"
+ROOT = Path(__file__).resolve().parents[3]
 PUT = """select memory.put($1, 'user:alice', array[$2], array[''], array[null::timestamptz], array[$3::bigint],
  array[$4::int], array[$5::bytea])"""
 
@@ -127,3 +130,18 @@ async def test_a_hold_stops_it_as_it_stops_every_erasure(world: World) -> None:
     with pytest.raises(asyncpg.PostgresError):
         await world.store.write_off(BANK, [gone])
     assert await world.sql.fetchval("select count(*) from memory.key_destructions where written_off") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--bank", ""), "--bank: a bank"),
+        (("--bank", "a b"), "--bank: a bank"),
+        (("--bank", BANK, "--bury", "--principal", "olga"), "--principal: a principal"),
+        (("--bank", BANK, "--bury"), "--bury needs --principal"),
+    ],
+)
+def test_the_command_refuses_what_names_no_bank_and_nobody(words: tuple[str, ...], said: str) -> None:
+    command = [sys.executable, "-m", "services.compliance.bury_unreadable", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and said in done.stderr, done.stderr

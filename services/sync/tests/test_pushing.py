@@ -164,6 +164,66 @@ def test_system_keys_and_secrets_are_dropped_and_the_hash_is_of_the_text_as_sent
     assert sorted(content.metadata) == ["_retain_id", "source"] and b"AKIA" not in draft.content
 
 
+def numbers_and_names() -> sync_pb2.Record:
+    """Metadata whose secrets show only under their keys or in their decimal text."""
+    return record(
+        "aaaaaaaa", "plain words",
+        metadata={
+            "DB_PASSWORD": Value(string_value="hunter2hunter2"), "client_secret": Value(number_value=20251130),
+            "password ": Value(string_value="abc"), "card": Value(number_value=4111111111111111),
+            "total_tokens": Value(number_value=152340), "seconds": Value(number_value=0.25), "count": Value(number_value=-3),
+            "done": Value(bool_value=True),
+        },
+    )  # fmt: skip
+
+
+def test_a_value_is_read_under_its_key_and_a_number_as_its_decimal_text() -> None:
+    draft = judge(numbers_and_names(), BARRIER, PersonalData("redact"))
+    assert isinstance(draft, Draft)
+    kept = sync_pb2.MemoryContent.FromString(draft.content).metadata
+    assert dict(kept) == {
+        "DB_PASSWORD": Value(string_value="[redacted: Secret Keyword]"),
+        "client_secret": Value(string_value="[redacted: Secret Keyword]"),
+        "card": Value(string_value="[redacted: CREDIT CARD]"), "total_tokens": Value(number_value=152340),
+        "seconds": Value(number_value=0.25), "count": Value(number_value=-3), "done": Value(bool_value=True),
+    }  # fmt: skip
+    untouched = judge(numbers_and_names(), Barrier("off"), NO_PII)
+    assert isinstance(untouched, Draft) and b"hunter2hunter2" in untouched.content
+
+
+def test_what_a_key_or_a_number_gives_away_is_refused_where_secrets_and_persons_are() -> None:
+    for field, barrier, personal, kind in (
+        ("DB_PASSWORD", "reject", "off", "Secret Keyword"), ("client_secret", "reject", "off", "Secret Keyword"),
+        ("card", "off", "reject", "CREDIT CARD"),
+    ):  # fmt: skip
+        sent = record("aaaaaaaa", metadata={field: numbers_and_names().metadata[field]})
+        judged = judge(sent, Barrier(barrier), PersonalData(personal))
+        assert isinstance(judged, Rejected), field
+        assert judged.reason.startswith("metadata: holds") and judged.reason.endswith(f": {kind}"), field
+        assert isinstance(judge(sent, Barrier("off"), NO_PII), Draft)
+
+
+def test_a_refusal_names_the_fields_and_the_kinds() -> None:
+    token, key = "ghp_" + "a" * 36, "AKIAIOSFODNN7EXAMPL2"
+    for sent, reason in (
+        (record("aaaaaaaa", key), "text: holds what looks like a secret: AWS Access Key"),
+        (record("aaaaaaaa", tags=[key]), "tags: holds what looks like a secret: AWS Access Key"),
+        (record("aaaaaaaa", citations=[Citation(excerpt=key)]), "citations: holds what looks like a secret: AWS Access Key"),
+        (record("aaaaaaaa", key, tags=[token]), "tags, text: holds what looks like a secret: AWS Access Key, GitHub Token"),
+    ):
+        assert judge(sent, Barrier("reject"), NO_PII) == Rejected("aaaaaaaa", reason)
+    person = record("aaaaaaaa", "plain words", tags=["ola@example.com"])
+    judged = judge(person, BARRIER, PersonalData("reject"))
+    assert judged == Rejected("aaaaaaaa", "tags: holds what looks like personal data: EMAIL")
+
+
+@pytest.mark.parametrize("secret", ["ghp_" + "a" * 36, "AKIAIOSFODNN7EXAMPL2", "AKIAIOSFODNN7EXAMPLE"])
+def test_an_id_that_looks_like_a_secret_is_refused_and_never_repeated(secret: str) -> None:
+    for action in ("redact", "reject"):
+        assert judge(record(secret), Barrier(action), NO_PII) == Rejected(secret, "id: looks like a secret")
+    assert isinstance(judge(record(secret), Barrier("off"), NO_PII), Draft)
+
+
 @pytest.mark.parametrize(
     ("spoiled", "named"),
     [

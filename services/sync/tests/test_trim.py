@@ -191,6 +191,7 @@ async def test_all_banks_and_the_command_itself(bench: Bench, database_url: str)
         (("--older-than", "0"), {"TEAMLORE_RETENTION": "1"}, 2), (("--older-than", "0", "--principal", "olga"), {}, 2),
         (("--older-than", "0", "--principal", "user:o lga"), {}, 2), (("--older-than", "nan"), {}, 2),
         (("--older-than", "-1"), {}, 2), ((), {}, 2),
+        (("--older-than", "0", "--bank", ""), {}, 2), (("--older-than", "0", "--bank", "a b"), {}, 2),
     ):  # fmt: skip
         done = await asyncio.to_thread(command, *arguments, **environment)
         assert done.returncode == code and "Traceback" not in done.stderr, (arguments, done.stderr)

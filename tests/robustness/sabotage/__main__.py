@@ -1,7 +1,8 @@
 """`python -m tests.robustness.sabotage [NAME…]`: breaks one guard after the other and sees that the harness notices.
 
 Each is done to a copy of the tree, or by SQL on the private database of a run, so nothing has to be restored. Exit code
-0 when every sabotage turned the checker red for a reason that fits it, 1 when one passed unnoticed.
+0 when every sabotage turned the checker red for a reason that fits it, 1 when one passed unnoticed, 2 when there is none
+of a name that was given.
 """
 
 import os
@@ -114,7 +115,11 @@ def sabotaged(name: str, folder: Path) -> bool:
 
 
 def main(names: list[str]) -> int:
-    """Does those named, or all."""
+    """Does those named, or all; exit code 2 where one is not there."""
+    unknown = [name for name in names if name not in SABOTAGES]
+    if unknown:
+        print(f"there is no sabotage {unknown[0]!r}; there are: {', '.join(SABOTAGES)}", file=sys.stderr)
+        return 2
     unnoticed = []
     for name in names or SABOTAGES:
         with tempfile.TemporaryDirectory(prefix="teamlore-sabotage-") as folder:

@@ -121,7 +121,7 @@ class Record(_message.Message):
     CITATIONS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The id, the same at the author, on the server and in each mirror. One that holds the beginning of a token is refused,
-    since ids are kept for ever.
+    since ids are kept for ever; where the bank looks for secrets, so is any that looks like one.
     """
     text: _builtins.str
     """The text, at most 50,000 characters."""
@@ -136,7 +136,8 @@ class Record(_message.Message):
     @_builtins.property
     def metadata(self) -> _containers.MessageMap[_builtins.str, _struct_pb2.Value]:
         """Scalars by key: string, bool, or a number up to 2^53. Keys that begin with an underscore belong to the system;
-        only `_created_at`, `_retain_id` and `_chunk_index` are kept.
+        only `_created_at`, `_retain_id` and `_chunk_index` are kept. Where the bank redacts, a number that is a secret or
+        personal data becomes a string.
         """
 
     @_builtins.property
