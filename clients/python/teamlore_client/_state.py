@@ -12,7 +12,7 @@ from typing import Self
 
 from teamlore_client._sqlite import Row, apply_schema, connect, fetched, reading, writing
 
-_VERSION = 1
+_VERSION = 2
 _SCHEMA = """
 CREATE TABLE device (id TEXT NOT NULL) STRICT;
 CREATE TABLE banks (
@@ -42,7 +42,12 @@ CREATE TABLE owed_acks (
     bank TEXT NOT NULL, id TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (bank, id)
 ) STRICT, WITHOUT ROWID;
 """
-_OF_A_BANK = ("ledger", "pulled", "received", "suppressed", "overrides", "owed_acks", "banks")
+_SENT = """
+CREATE TABLE sent (bank TEXT NOT NULL, id TEXT NOT NULL, PRIMARY KEY (bank, id)) STRICT, WITHOUT ROWID;
+ALTER TABLE banks ADD COLUMN settled INTEGER NOT NULL DEFAULT 0;
+"""
+"""What version 2 adds. A bank of before is not settled: a push of then may have lost its answer unnoticed."""
+_OF_A_BANK = ("ledger", "pulled", "received", "suppressed", "overrides", "owed_acks", "banks", "sent")
 _MODULUS = 1 << 64
 
 
@@ -97,7 +102,7 @@ class SyncState:
         """Open or create `sync.db`. Raises StoreTooNew."""
         self._connection = connect(path)
         try:
-            apply_schema(self._connection, path, _VERSION, {1: _SCHEMA})
+            apply_schema(self._connection, path, _VERSION, {1: _SCHEMA, 2: _SENT})
         except BaseException:
             self._connection.close()
             raise
@@ -121,9 +126,41 @@ class SyncState:
                 self._connection.execute("INSERT INTO device (id) VALUES (?)", (uuid.uuid4().hex,))
             return str(fetched(self._connection, "SELECT id FROM device")[0][0])
 
+    def sending(self, bank: str, ids: Iterable[str]) -> frozenset[str]:
+        """Note, before they are sent, that the server may have these from now on; return those not noted before."""
+        with writing(self._connection):
+            sql = "INSERT OR IGNORE INTO sent (bank, id) VALUES (?, ?) RETURNING id"
+            return frozenset(row[0] for id_ in ids for row in fetched(self._connection, sql, (bank, id_)))
+
+    def not_sent(self, bank: str, ids: Iterable[str]) -> None:
+        """Take back what `sending` noted: the server says itself that it took none of them."""
+        with writing(self._connection):
+            self._settle(bank, ids)
+
+    def settled(self, bank: str) -> None:
+        """Note that everything in the bank is known: what is neither here nor noted as sent is not on the server."""
+        with writing(self._connection):
+            self._ensure(bank)
+            self._connection.execute("UPDATE banks SET settled = 1 WHERE bank = ? AND NOT settled", (bank,))
+
+    def perhaps_there(self, bank: str, id_: str) -> bool:
+        """Return whether the server may have an own memory that the ledger does not call stored.
+
+        It came back in the feed; or it was sent and no answer was heard; or nothing is known of it, before the first
+        sync since joining has got to the end of the feed.
+        """
+        sql = (
+            "SELECT EXISTS (SELECT 1 FROM received WHERE bank = ?1 AND id = ?2)"
+            " OR EXISTS (SELECT 1 FROM sent WHERE bank = ?1 AND id = ?2)"
+            " OR NOT EXISTS (SELECT 1 FROM ledger WHERE bank = ?1 AND id = ?2)"
+            " AND NOT EXISTS (SELECT 1 FROM banks WHERE bank = ?1 AND settled)"
+        )
+        return bool(self._read(sql, (bank, id_))[0][0])
+
     def record_push(self, bank: str, answers: Mapping[str, Pushed]) -> None:
         """Keep the answers to one acknowledged batch. What is forgotten stays so, whatever comes late."""
         with writing(self._connection):
+            self._settle(bank, answers)
             self._connection.executemany(
                 "INSERT INTO ledger (bank, id, answer, detail) VALUES (?, ?, ?, ?) ON CONFLICT (bank, id)"
                 " DO UPDATE SET answer = excluded.answer, detail = excluded.detail"
@@ -319,6 +356,12 @@ class SyncState:
             "INSERT INTO ledger (bank, id, answer) VALUES (?, ?, 'forgotten')"
             " ON CONFLICT (bank, id) DO UPDATE SET answer = 'forgotten', detail = ''",
             (bank, id_),
+        )
+        self._settle(bank, [id_])
+
+    def _settle(self, bank: str, ids: Iterable[str]) -> None:
+        self._connection.executemany(
+            "DELETE FROM sent WHERE bank = ? AND id = ?", [(bank, id_) for id_ in ids]
         )
 
     def _seq(self, bank: str, id_: str) -> int | None:

@@ -151,13 +151,27 @@ class _Sync:
         few = list(islice(waiting, STREAM_FROM + 1))
         batches = self._sendable(_batches(chain(few, waiting)))
         if len(few) > STREAM_FROM:
-            answered = self.team.push_stream(self.bank, batches)
+            answered = self.team.push_stream(self.bank, map(self._noted, batches))
         else:
-            answered = ((batch, self.team.push(self.bank, batch)) for batch in batches)
+            answered = ((batch, self._pushed(batch)) for batch in batches)
         for batch, answers in answered:
             if [each.id for each in answers] != [memory.id for memory in batch]:
                 raise AnswerWrong("the server did not answer each pushed record in order")
             self._record(answers)
+
+    def _noted(self, batch: list[Memory]) -> list[Memory]:
+        # Its answer may be lost: a kill, a deadline or a cut line must not make it look as if it never left.
+        self.state.sending(self.bank, [memory.id for memory in batch])
+        return batch
+
+    def _pushed(self, batch: list[Memory]) -> tuple[Answer, ...]:
+        noted = self.state.sending(self.bank, [memory.id for memory in batch])
+        try:
+            return self.team.push(self.bank, batch)
+        except Refused as error:
+            if error.undone:  # who may only read is not asked about each of their own
+                self.state.not_sent(self.bank, noted)
+            raise
 
     def _sendable(self, batches: Iterator[list[Memory]]) -> Iterator[list[Memory]]:
         for batch in batches:
@@ -189,6 +203,7 @@ class _Sync:
             _pull.check_joins(batch, place)
             place, more = Place(batch.through_seq, batch.cursor), batch.more
             _pull.apply(self.laptop, self.bank, batch.changes, place, self.done.pulled)
+        self.state.settled(self.bank)
         return place
 
     def _place(self) -> Place:
