@@ -22,6 +22,7 @@ ANSWERS = ("stored", "unchanged", "duplicate", "rejected")
 _LOST_PLACE = ("CURSOR_DIVERGED", "CURSOR_BEFORE_HORIZON", "CURSOR_INVALID")
 # The wire tells why a record was rejected in words alone, so these are part of it: the server has the same constant.
 FORGOTTEN = "the id was forgotten in this bank; save it under a new id"
+_KEPT_MIRROR = "teammates' memories were kept"
 _SAMPLE = 3
 
 
@@ -80,6 +81,8 @@ def preview(laptop: Laptop, team: Team, membership: Membership) -> Preview:
     bank = membership.bank
     waiting = tuple(queue(laptop.store, laptop.state, bank, share_captured=membership.share_captured))
     place = Place.read(laptop.state.status(bank).cursor)
+    if _kept_mirror(laptop, bank, place):
+        return Preview(len(waiting), waiting[:_SAMPLE], 0, (), 0, _KEPT_MIRROR)
     left_out = laptop.state.ledger(bank).keys() | laptop.state.suppressed(bank)
     new: dict[str, Memory] = {}
     gone: set[str] = set()
@@ -118,6 +121,8 @@ class _Sync:
         held_back = self._push_if_allowed()
         if from_start:
             self._reconcile("asked for")
+        elif _kept_mirror(self.laptop, self.bank, self._place()):
+            self._reconcile(_KEPT_MIRROR)
         try:
             place = self._pull()
         except Refused as error:
@@ -224,7 +229,9 @@ class _Sync:
             pulled = _pull.mirror(self.laptop, self.bank, memories, self.done.pulled)
             self.state.apply_page(self.bank, Page(before, {}, pulled))
         requeue = self._lost_there(live)
-        missing = (self.state.missing(self.bank, live) | self.state.pulled(self.bank)) - live.keys() - requeue
+        # The store is asked too: what stayed when this laptop left is in no state.
+        mirrored = self.state.pulled(self.bank) | self.laptop.store.mirrored(self.bank)
+        missing = (self.state.missing(self.bank, live) | mirrored) - live.keys() - requeue
         _pull.erase(self.laptop, self.bank, dict.fromkeys(missing, 0), self.done.pulled)
         self.state.apply_page(self.bank, Page(before, {}, gone=dict.fromkeys(missing, 0)))
         self.state.reconcile(self.bank, live, str(Place(head.seq, head.cursor)), requeue)
@@ -272,6 +279,11 @@ class _Sync:
         self.team.ack_erasures(self.bank, self.membership.device_id, place.seq)
         self.state.acknowledged(self.bank, owed)
         self.done.erasures_confirmed = True
+
+
+def _kept_mirror(laptop: Laptop, bank: str, place: Place) -> bool:
+    # Kept when this laptop left: no feed tells which of them went before it begins, nor what another server has.
+    return not place.cursor and bool(laptop.store.mirrored(bank))
 
 
 def _batches(waiting: Iterable[Memory]) -> Iterator[list[Memory]]:

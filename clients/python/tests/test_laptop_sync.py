@@ -76,6 +76,30 @@ def test_below_the_horizon_what_was_erased_meanwhile_goes_and_is_not_revived(
     assert traces(Path.home(), "Zanzibarquartz") == {}
 
 
+@pytest.mark.parametrize("how", ["trimmed", "buried", "another server", "from start"])
+def test_a_kept_mirror_ends_when_the_laptop_joins_again(bob: Laptop, team: FakeTeam, how: str) -> None:
+    mine, stays = save(bob, "mine"), memory("theirs, kept")
+    theirs = team.write(memory("theirs Zanzibarquartz"))
+    team.write(stays)
+    run(bob, team)
+    bob.state.leave(BANK)  # with --keep-mirror
+    if how == "another server":
+        team = FakeTeam()
+        team.write(stays)
+    else:
+        team.bury(theirs)
+    if how in ("trimmed", "from start"):
+        team.compact()
+    assert preview(bob, team, MEMBER).reconcile == "teammates' memories were kept"
+    done = run(bob, team, from_start=how == "from start")
+    assert done.verified
+    assert here(bob) == {mine.text: None, stays.text: "user:alice"}
+    assert traces(Path.home(), "Zanzibarquartz") == {}
+    assert bob.state.pulled(BANK) == {stays.id}
+    assert done.erasures_confirmed
+    assert run(bob, team).reconciled == ""
+
+
 def test_a_reconcile_that_dies_begins_again(bob: Laptop, team: FakeTeam) -> None:
     team.page = 1
     lost = team.write(memory("lost"))
