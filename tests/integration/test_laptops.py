@@ -311,7 +311,7 @@ def test_a_sync_killed_before_it_heard_the_answer_makes_no_forget_lie(team: Team
     assert [m["id"] for m in team.bob.json("memory", "list")["memories"]] == ids[1:]
 
 
-def test_forget_local_keeps_it_off_this_machine_even_from_the_start(team: Team) -> None:
+def test_forget_local_keeps_it_off_this_machine_even_from_the_start_and_when_joined_again(team: Team) -> None:
     team.alice.run("memory", "add", "The mascot is Pomegranatefox.")
     team.join()
     [memory] = team.bob.json("memory", "list")["memories"]
@@ -320,7 +320,15 @@ def test_forget_local_keeps_it_off_this_machine_even_from_the_start(team: Team) 
     synced = team.bob.json("team", "sync", "--from-start")
     assert synced["pulled"]["suppressed"] == 1 and synced["verified"]
     assert team.bob.json("memory", "list")["memories"] == []
+    team.bob.run("team", "leave")
+    team.join("bob")
+    assert team.bob.json("memory", "list")["memories"] == [] and team.bob.traces("Pomegranatefox") == []
     assert len(team.alice.json("memory", "list")["memories"]) == 1
+    # Nor what is forgotten while the project is not shared, one's own too.
+    team.alice.run("team", "leave")
+    team.alice.run("memory", "forget", memory["id"])
+    team.join("alice")
+    assert team.alice.json("memory", "list")["memories"] == [] and digest(team)[1] == 1
 
 
 def test_a_token_without_forget_changes_nothing_and_a_reader_still_pulls(team: Team) -> None:

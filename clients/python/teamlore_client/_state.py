@@ -47,7 +47,8 @@ CREATE TABLE sent (bank TEXT NOT NULL, id TEXT NOT NULL, PRIMARY KEY (bank, id))
 ALTER TABLE banks ADD COLUMN settled INTEGER NOT NULL DEFAULT 0;
 """
 """What version 2 adds. A bank of before is not settled: a push of then may have lost its answer unnoticed."""
-_OF_A_BANK = ("ledger", "pulled", "received", "suppressed", "overrides", "owed_acks", "banks", "sent")
+_OF_A_BANK = ("ledger", "pulled", "received", "owed_acks", "banks", "sent")
+"""What the server knows anew when the bank is joined again. Suppressed ids and overrides are this user's word: they stay."""
 _MODULUS = 1 << 64
 
 
@@ -301,7 +302,7 @@ class SyncState:
         return BankStatus(cursor, None if at is None else datetime.fromisoformat(at), error)
 
     def leave(self, bank: str) -> None:
-        """Drop everything about the bank; the device keeps its id."""
+        """Drop what sync knows of the bank; what the user chose for single memories stays, and so does the device's id."""
         with writing(self._connection):
             for table in _OF_A_BANK:
                 self._connection.execute(f"DELETE FROM {table} WHERE bank = ?", (bank,))

@@ -122,14 +122,18 @@ def test_errors_stay_until_a_success(state: SyncState) -> None:
     assert state.status(BANK).last_error is None
 
 
-def test_leaving_drops_one_bank_and_keeps_the_device(state: SyncState, tmp_path: Path) -> None:
+def test_leaving_drops_one_bank_and_keeps_what_the_user_chose_and_the_device(state: SyncState, tmp_path: Path) -> None:
     device = state.device_id()
     for bank in (BANK, OTHER):
         state.apply_page(bank, Page("c", {"x" * 8: 1}, frozenset({"x" * 8})))
         state.promote(bank, ["y" * 8])
+        state.suppress(bank, ["z" * 8])
+        state.withhold(bank, ["w" * 8])
     state.leave(BANK)
     assert state.digest(BANK) == Digest(0, 0)
-    assert state.pulled(BANK) == state.promoted(BANK) == frozenset()
+    assert state.pulled(BANK) == frozenset()
+    assert (state.promoted(BANK), state.withheld(BANK)) == ({"y" * 8}, {"w" * 8})
+    assert state.suppressed(BANK) == {"z" * 8}, "forgotten on this machine is for good"
     assert state.received(BANK) == {}
     assert state.pulled(OTHER)
     with SyncState(tmp_path / "sync.db") as again:
