@@ -225,6 +225,7 @@ def _forget_for_all(at: Here, memory: Memory, also: str = "") -> None:
     assert membership is not None  # the caller looked
     with at.server(membership) as server:
         done = server.forget(memory.bank, [also or memory.id])  # a refusal ends here, before anything changed
+        at.laptop.state.forget(memory.bank, [also or memory.id], asked_here=True)
         at.laptop.state.forget(memory.bank, [memory.id])
         # Another bank's memory is none of this one's business, though a ledger may name its id.
         gone = at.laptop.store.erase([memory.id, *([also] if also else [])], bank=memory.bank).gone

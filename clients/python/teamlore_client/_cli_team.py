@@ -368,7 +368,13 @@ def _synced_lines(done: Synced) -> list[str]:
     lines += [f"skipped: {count} {why}" for why, count in skipped.items() if count]
     if done.reconciled:
         lines.append(
-            f"compared with everything on the server ({done.reconciled}); {done.requeued} sent again"
+            f"compared with everything on the server ({done.reconciled}); {done.requeued} sent again,"
+            f" {done.erased_again} erased again, {pulled.dropped} of teammates' dropped that it does not have"
+        )
+    if done.erasing_refused:
+        lines.append(
+            f"what you had erased for everyone is live again, and the server refused to erase it"
+            f" ({done.erasing_refused}); once it may, `teamlore team sync --from-start` asks again"
         )
     return [
         *lines,

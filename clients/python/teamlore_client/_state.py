@@ -49,6 +49,7 @@ ALTER TABLE banks ADD COLUMN settled INTEGER NOT NULL DEFAULT 0;
 """What version 2 adds. A bank of before is not settled: a push of then may have lost its answer unnoticed."""
 _OF_A_BANK = ("ledger", "pulled", "received", "owed_acks", "banks", "sent")
 """What the server knows anew when the bank is joined again. Suppressed ids and overrides are this user's word: they stay."""
+_ASKED_HERE = "asked here"
 _MODULUS = 1 << 64
 
 
@@ -233,11 +234,16 @@ class SyncState:
         rows = self._read("SELECT received_count, received_sum FROM banks WHERE bank = ?", (bank,))
         return Digest(rows[0][0], rows[0][1] % _MODULUS) if rows else Digest(0, 0)
 
-    def forget(self, bank: str, ids: Iterable[str]) -> None:
-        """Mark ids as erased for the team: they are never pushed again."""
+    def forget(self, bank: str, ids: Iterable[str], *, asked_here: bool = False) -> None:
+        """Mark ids as erased for the team: they are never pushed again. `asked_here` is kept: it was this user's wish."""
         with writing(self._connection):
             for id_ in ids:
-                self._forget(bank, id_)
+                self._forget(bank, id_, _ASKED_HERE if asked_here else "")
+
+    def erased_by_user(self, bank: str) -> frozenset[str]:
+        """Return the ids that were erased for the team from this laptop."""
+        sql = "SELECT id FROM ledger WHERE bank = ? AND answer = 'forgotten' AND detail = ?"
+        return frozenset(row[0] for row in self._read(sql, (bank, _ASKED_HERE)))
 
     def suppress(self, bank: str, ids: Iterable[str]) -> None:
         """Keep ids off this machine, also when the feed is replayed from its start."""
@@ -352,11 +358,12 @@ class SyncState:
             "INSERT OR IGNORE INTO owed_acks (bank, id, seq) VALUES (?, ?, ?)", (bank, id_, seq)
         )
 
-    def _forget(self, bank: str, id_: str) -> None:
+    def _forget(self, bank: str, id_: str, detail: str = "") -> None:
         self._connection.execute(
-            "INSERT INTO ledger (bank, id, answer) VALUES (?, ?, 'forgotten')"
-            " ON CONFLICT (bank, id) DO UPDATE SET answer = 'forgotten', detail = ''",
-            (bank, id_),
+            "INSERT INTO ledger (bank, id, answer, detail) VALUES (?, ?, 'forgotten', ?)"
+            " ON CONFLICT (bank, id) DO UPDATE SET answer = 'forgotten', detail = CASE"
+            " WHEN answer = 'forgotten' AND detail <> '' THEN detail ELSE excluded.detail END",
+            (bank, id_, detail),
         )
         self._settle(bank, [id_])
 

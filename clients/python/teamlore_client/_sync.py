@@ -24,6 +24,7 @@ _LOST_PLACE = ("CURSOR_DIVERGED", "CURSOR_BEFORE_HORIZON", "CURSOR_INVALID")
 FORGOTTEN = "the id was forgotten in this bank; save it under a new id"
 _KEPT_MIRROR = "teammates' memories were kept"
 _SAMPLE = 3
+_FORGET_BATCH = 100
 
 
 @dataclass
@@ -39,6 +40,10 @@ class Synced:
     """Why the whole list of live memories was compared, if it was."""
     requeued: int = 0
     """Own memories that the server had lost and was sent again."""
+    erased_again: int = 0
+    """Memories that this laptop had erased for the team, that the server had again, and has erased again."""
+    erasing_refused: str = ""
+    """Why the server did not erase those again, if it did not: they stay live there, and stay off this laptop."""
     verified: bool = False
     """True when the digest was compared with the server's at the same seq."""
     erasures_confirmed: bool = False
@@ -222,9 +227,10 @@ class _Sync:
         """
         head = self.team.get_head(self.bank)
         live: dict[str, int] = {}
+        unwanted = self.state.erased_by_user(self.bank)
         before = str(self._place())
         for changes in self._live_pages():
-            memories = [each.memory for each in changes if each.memory is not None]
+            memories = [each.memory for each in changes if each.memory is not None and each.id not in unwanted]
             live |= {each.id: each.seq for each in changes if each.memory is not None}
             pulled = _pull.mirror(self.laptop, self.bank, memories, self.done.pulled)
             self.state.apply_page(self.bank, Page(before, {}, pulled))
@@ -232,10 +238,26 @@ class _Sync:
         # The store is asked too: what stayed when this laptop left is in no state.
         mirrored = self.state.pulled(self.bank) | self.laptop.store.mirrored(self.bank)
         missing = (self.state.missing(self.bank, live) | mirrored) - live.keys() - requeue
-        _pull.erase(self.laptop, self.bank, dict.fromkeys(missing, 0), self.done.pulled)
+        dropped = Pulled()
+        _pull.erase(self.laptop, self.bank, dict.fromkeys(missing, 0), dropped)
+        self.done.pulled.dropped += dropped.erased
         self.state.apply_page(self.bank, Page(before, {}, gone=dict.fromkeys(missing, 0)))
+        self._erase_again(sorted(unwanted & live.keys()))
         self.state.reconcile(self.bank, live, str(Place(head.seq, head.cursor)), requeue)
         self.done.reconciled, self.done.requeued = why, len(requeue)
+
+    def _erase_again(self, ids: list[str]) -> None:
+        """Ask once more for what this laptop had erased for the team: the server has lost that with its history.
+
+        Whose wish other tombstones were is not known here, so only the user's own are brought back.
+        """
+        try:
+            for start in range(0, len(ids), _FORGET_BATCH):
+                some = ids[start : start + _FORGET_BATCH]
+                self.team.forget(self.bank, some)
+                self.done.erased_again += len(some)
+        except Refused as error:  # a hold, or a permission taken away; all else must still arrive
+            self.done.erasing_refused = error.reason
 
     def _live_pages(self) -> Iterator[tuple[Change, ...]]:
         token = ""

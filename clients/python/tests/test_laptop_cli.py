@@ -348,6 +348,7 @@ def test_what_the_team_holds_in_its_place_goes_once_its_author_is_named(
     assert sent == ["original-1"]
     assert bob.store.known([made.id, mirrored.id]) == frozenset()
     assert bob.state.ledger(BANK)[made.id].answer == "forgotten"
+    assert bob.state.erased_by_user(BANK) == {"original-1"}
 
 
 @pytest.mark.parametrize("others", [0, 2])
@@ -371,6 +372,7 @@ def test_what_was_saved_at_once_goes_once_it_is_agreed(
         code, said = call("memory", "forget", id_, "--team", "--yes")
         assert "and 2 more that went with it" in " ".join(said.split())
     assert code == 0 and sent == [id_] and bob.store.known([id_]) == frozenset()
+    assert bob.state.erased_by_user(BANK) == {id_}
 
 
 def test_an_unknown_or_ambiguous_id_changes_nothing(bob: Laptop, project: None) -> None:

@@ -76,6 +76,37 @@ def test_below_the_horizon_what_was_erased_meanwhile_goes_and_is_not_revived(
     assert traces(Path.home(), "Zanzibarquartz") == {}
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_what_this_laptop_had_erased_for_the_team_does_not_come_back_with_an_older_history(
+    bob: Laptop, team: FakeTeam, held: bool
+) -> None:
+    mine, other = save(bob, "mine Zanzibarquartz"), save(bob, "mine, hidden by a program")
+    run(bob, team)
+    before = dict(team.rows)
+    team.forget(BANK, [mine.id, other.id])
+    bob.state.forget(BANK, [mine.id], asked_here=True)
+    bob.store.erase([mine.id])
+    run(bob, team)  # its tombstone changes nothing of whose wish it was
+    assert bob.state.erased_by_user(BANK) == {mine.id}
+    lost = team.write(memory("theirs, lost"))
+    run(bob, team)
+    team.restore(lost)
+    team.rows, team.graves = before, {}
+    if held:
+        team.before = fail_at("forget", Refused("BANK_HELD", "held"))
+    done = run(bob, team)
+    assert (done.reconciled, done.erased_again) == ("CURSOR_DIVERGED", 0 if held else 1)
+    assert (done.erasing_refused, done.pulled.dropped, done.pulled.erased) == ("BANK_HELD" if held else "", 1, 0)
+    assert (mine.id in team.rows) is held
+    assert traces(Path.home(), "Zanzibarquartz") == {}
+    assert here(bob) == {"mine, hidden by a program": "user:bob"}, "nobody here knows whose wish that was"
+    assert done.verified
+    if held:
+        team.before = lambda call: None
+        assert run(bob, team, from_start=True).erased_again == 1
+        assert mine.id not in team.rows
+
+
 @pytest.mark.parametrize("how", ["trimmed", "buried", "another server", "from start"])
 def test_a_kept_mirror_ends_when_the_laptop_joins_again(bob: Laptop, team: FakeTeam, how: str) -> None:
     mine, stays = save(bob, "mine"), memory("theirs, kept")
