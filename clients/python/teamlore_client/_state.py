@@ -11,44 +11,8 @@ from types import TracebackType
 from typing import Self
 
 from teamlore_client._sqlite import Row, apply_schema, connect, fetched, reading, writing
+from teamlore_client._state_schema import OF_A_BANK, STEPS, VERSION
 
-_VERSION = 2
-_SCHEMA = """
-CREATE TABLE device (id TEXT NOT NULL) STRICT;
-CREATE TABLE banks (
-    bank TEXT PRIMARY KEY,
-    cursor TEXT,
-    received_count INTEGER NOT NULL DEFAULT 0,
-    received_sum INTEGER NOT NULL DEFAULT 0,    -- modulo 2^64, as a signed number
-    last_sync TEXT,
-    last_error TEXT
-) STRICT, WITHOUT ROWID;
-CREATE TABLE ledger (
-    bank TEXT NOT NULL, id TEXT NOT NULL,
-    answer TEXT NOT NULL CHECK (answer IN ('stored', 'unchanged', 'duplicate', 'rejected', 'forgotten')),
-    detail TEXT NOT NULL DEFAULT '',            -- the id of the duplicate, or the reason of the refusal
-    PRIMARY KEY (bank, id)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE pulled (bank TEXT NOT NULL, id TEXT NOT NULL, PRIMARY KEY (bank, id)) STRICT, WITHOUT ROWID;
-CREATE TABLE received (
-    bank TEXT NOT NULL, id TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (bank, id)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE suppressed (bank TEXT NOT NULL, id TEXT NOT NULL, PRIMARY KEY (bank, id)) STRICT, WITHOUT ROWID;
-CREATE TABLE overrides (
-    bank TEXT NOT NULL, id TEXT NOT NULL, choice TEXT NOT NULL CHECK (choice IN ('promoted', 'withheld')),
-    PRIMARY KEY (bank, id)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE owed_acks (
-    bank TEXT NOT NULL, id TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (bank, id)
-) STRICT, WITHOUT ROWID;
-"""
-_SENT = """
-CREATE TABLE sent (bank TEXT NOT NULL, id TEXT NOT NULL, PRIMARY KEY (bank, id)) STRICT, WITHOUT ROWID;
-ALTER TABLE banks ADD COLUMN settled INTEGER NOT NULL DEFAULT 0;
-"""
-"""What version 2 adds. A bank of before is not settled: a push of then may have lost its answer unnoticed."""
-_OF_A_BANK = ("ledger", "pulled", "received", "owed_acks", "banks", "sent")
-"""What the server knows anew when the bank is joined again. Suppressed ids and overrides are this user's word: they stay."""
 _ASKED_HERE = "asked here"
 _MODULUS = 1 << 64
 
@@ -104,7 +68,7 @@ class SyncState:
         """Open or create `sync.db`. Raises StoreTooNew."""
         self._connection = connect(path)
         try:
-            apply_schema(self._connection, path, _VERSION, {1: _SCHEMA, 2: _SENT})
+            apply_schema(self._connection, path, VERSION, STEPS)
         except BaseException:
             self._connection.close()
             raise
@@ -131,8 +95,8 @@ class SyncState:
     def sending(self, bank: str, ids: Iterable[str]) -> frozenset[str]:
         """Note, before they are sent, that the server may have these from now on; return those not noted before."""
         with writing(self._connection):
-            sql = "INSERT OR IGNORE INTO sent (bank, id) VALUES (?, ?) RETURNING id"
-            return frozenset(row[0] for id_ in ids for row in fetched(self._connection, sql, (bank, id_)))
+            sql = "INSERT OR IGNORE INTO sent (bank, id) SELECT ?, value FROM json_each(?) RETURNING id"
+            return frozenset(row[0] for row in fetched(self._connection, sql, (bank, json.dumps(list(ids)))))
 
     def not_sent(self, bank: str, ids: Iterable[str]) -> None:
         """Take back what `sending` noted: the server says itself that it took none of them."""
@@ -310,7 +274,7 @@ class SyncState:
     def leave(self, bank: str) -> None:
         """Drop what sync knows of the bank; what the user chose for single memories stays, and so does the device's id."""
         with writing(self._connection):
-            for table in _OF_A_BANK:
+            for table in OF_A_BANK:
                 self._connection.execute(f"DELETE FROM {table} WHERE bank = ?", (bank,))
 
     def _read(self, sql: str, bindings: Row) -> list[Row]:
@@ -368,9 +332,8 @@ class SyncState:
         self._settle(bank, [id_])
 
     def _settle(self, bank: str, ids: Iterable[str]) -> None:
-        self._connection.executemany(
-            "DELETE FROM sent WHERE bank = ? AND id = ?", [(bank, id_) for id_ in ids]
-        )
+        sql = "DELETE FROM sent WHERE bank = ? AND id IN (SELECT value FROM json_each(?))"
+        self._connection.execute(sql, (bank, json.dumps(list(ids))))
 
     def _seq(self, bank: str, id_: str) -> int | None:
         rows = fetched(self._connection, "SELECT seq FROM received WHERE bank = ? AND id = ?", (bank, id_))

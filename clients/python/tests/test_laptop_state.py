@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from laptop import BANK, child, said
-from teamlore_client import _state
+from teamlore_client import _state_schema
 from teamlore_client._lock import try_lock
 from teamlore_client._sqlite import apply_schema, connect
 from teamlore_client._state import BankStatus, Digest, Page, Pushed, SyncState
@@ -143,7 +143,7 @@ def test_leaving_drops_one_bank_and_keeps_what_the_user_chose_and_the_device(sta
 
 def test_a_file_of_the_first_release_is_taken_over_and_knows_what_it_does_not_know(tmp_path: Path) -> None:
     connection = connect(tmp_path / "sync.db")
-    apply_schema(connection, tmp_path / "sync.db", 1, {1: _state._SCHEMA})
+    apply_schema(connection, tmp_path / "sync.db", 1, {1: _state_schema.SCHEMA})
     connection.execute("INSERT INTO banks (bank, cursor) VALUES (?, '7 c')", (BANK,))
     connection.execute("INSERT INTO ledger (bank, id, answer) VALUES (?, 'stored00', 'stored')", (BANK,))
     connection.execute("INSERT INTO ledger (bank, id, answer) VALUES (?, 'refused0', 'rejected')", (BANK,))
