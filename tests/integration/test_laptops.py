@@ -284,7 +284,34 @@ def test_forget_asks_for_a_scope_and_team_erases_it_everywhere(team: Team) -> No
     assert team.alice.json("team", "sync")["verified"] and digest(team)[1] == 0
 
 
-def test_forget_local_keeps_it_off_this_machine_even_from_the_start(team: Team) -> None:
+KILLED = (
+    "import os, signal\nfrom teamlore_client._state import SyncState\nfrom teamlore_client.cli import app\n"
+    "SyncState.record_push = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\napp(['team', 'sync'])\n"
+)
+"""A sync that is killed when the server has committed its push and the answer is not written down yet."""
+
+
+def test_a_sync_killed_before_it_heard_the_answer_makes_no_forget_lie(team: Team) -> None:
+    team.join()
+    ids = [
+        team.alice.json("memory", "add", f"{word} is what Eve earns.")["id"]
+        for word in ("Quartzlantern", "Pomegranate")
+    ]
+    environment = {"HOME": str(team.alice.home), "PATH": os.environ["PATH"]}
+    done = subprocess.run([sys.executable, "-c", KILLED], cwd=team.alice.clone, env=environment, timeout=120)
+    assert (done.returncode, digest(team)[1]) == (-9, 2)
+    assert "the team may have this memory" in team.alice.run("memory", "forget", ids[0], code=3)
+    assert team.alice.json("memory", "forget", ids[0], "--team")["state"] == "server_done"
+    assert digest(team)[1] == 1 and team.alice.traces("Quartzlantern") == []
+    team.alice.run("memory", "forget", ids[1], "--local")
+    synced = team.alice.json("team", "sync")
+    assert synced["verified"] and sum(synced["pushed"].values()) == 0 and synced["pulled"]["suppressed"] == 1
+    assert team.alice.json("memory", "list")["memories"] == []
+    team.bob.run("team", "sync")
+    assert [m["id"] for m in team.bob.json("memory", "list")["memories"]] == ids[1:]
+
+
+def test_forget_local_keeps_it_off_this_machine_even_from_the_start_and_when_joined_again(team: Team) -> None:
     team.alice.run("memory", "add", "The mascot is Pomegranatefox.")
     team.join()
     [memory] = team.bob.json("memory", "list")["memories"]
@@ -293,7 +320,15 @@ def test_forget_local_keeps_it_off_this_machine_even_from_the_start(team: Team) 
     synced = team.bob.json("team", "sync", "--from-start")
     assert synced["pulled"]["suppressed"] == 1 and synced["verified"]
     assert team.bob.json("memory", "list")["memories"] == []
+    team.bob.run("team", "leave")
+    team.join("bob")
+    assert team.bob.json("memory", "list")["memories"] == [] and team.bob.traces("Pomegranatefox") == []
     assert len(team.alice.json("memory", "list")["memories"]) == 1
+    # Nor what is forgotten while the project is not shared, one's own too.
+    team.alice.run("team", "leave")
+    team.alice.run("memory", "forget", memory["id"])
+    team.join("alice")
+    assert team.alice.json("memory", "list")["memories"] == [] and digest(team)[1] == 1
 
 
 def test_a_token_without_forget_changes_nothing_and_a_reader_still_pulls(team: Team) -> None:

@@ -89,6 +89,21 @@ def test_a_laptop_that_was_away_reconciles_and_one_that_joins_late_gets_all(team
         assert own_digest(laptop, team.bank) == (count, total)
 
 
+def test_what_was_erased_while_a_laptop_had_left_with_its_mirror_goes_when_it_joins_again(team: Team) -> None:
+    team.alice.run("memory", "add", "The launch is called Wolframlantern.")
+    team.alice.run("memory", "add", f"Something else: {uuid.uuid4().hex}.")
+    team.join()
+    [launch] = [m for m in team.alice.json("memory", "list")["memories"] if "Wolfram" in m["text"]]
+    team.bob.run("team", "leave", "--keep-mirror")
+    assert team.bob.traces("Wolframlantern")
+    team.alice.run("memory", "forget", launch["id"], "--team")
+    trim_all(team.stack, team.bank, digest(team)[0])
+    team.join("bob")
+    assert team.bob.traces("Wolframlantern") == []
+    assert len(team.bob.json("memory", "list")["memories"]) == 1
+    assert team.bob.json("team", "sync")["verified"]
+
+
 async def test_as_of_over_the_wire(stack: RunningStack) -> None:
     bank = f"project:as-of-{uuid.uuid4().hex[:8]}"
     writer = stack.credential(await stack.token("user:as-of", (bank, "read write forget")))

@@ -138,6 +138,8 @@ def test_three_laptops_survive_a_backup_that_is_older_than_they_are(
     )
     # Each sent again what the server no longer has though its ledger says stored: its new one, and Carol's erased one.
     assert {name: answer["requeued"] for name, answer in first.items()} == {"alice": 1, "bob": 1, "carol": 2}
+    # And dropped what others have: theirs again once they are here, erased ones never.
+    assert {name: answer["pulled"]["dropped"] for name, answer in first.items()} == {"alice": 2, "bob": 1, "carol": 1}
     for laptop in laptops.values():
         assert laptop.answer("team", "sync")["verified"]
     everything = {*old.values(), *new.values(), *unsynced.values()}

@@ -63,7 +63,7 @@ class Connection:
     ) -> Response:
         """Call; a server that is away is tried again for a while, unless a second call would do it twice."""
         end = time.monotonic() + (0 if once else RETRY_SECONDS)
-        pause = _FIRST_PAUSE
+        pause, first = _FIRST_PAUSE, True
         while True:
             try:
                 return method(request, timeout=seconds, metadata=self._metadata)
@@ -71,6 +71,9 @@ class Connection:
                 failure, asked = _failure(error)
                 wait = asked if asked is not None else pause * random.uniform(0.75, 1.25)  # noqa: S311  # only spreads retries
                 away = _code(error) is grpc.StatusCode.UNAVAILABLE
+                if isinstance(failure, Refused) and not first:
+                    failure.undone = False
+                first = False
                 if not away or time.monotonic() + wait > end:
                     raise failure from None
                 time.sleep(wait)
@@ -81,6 +84,8 @@ def pause_or_raise(error: grpc.RpcError, patient: tuple[str, ...], progress: boo
     """Return how long to wait before a stream is opened again. Raises what the error means where that is no use."""
     failure, asked = _failure(error)
     away = isinstance(failure, ServerUnreachable)
+    if isinstance(failure, Refused):
+        failure.undone = False  # a stream may end between a commit and its answer
     wait = asked if asked is not None else (0.0 if progress else _FIRST_PAUSE)
     asked_to_wait = asked is not None and isinstance(failure, Refused) and failure.reason in patient
     if not (away or asked_to_wait) or (not progress and not asked_to_wait and time.monotonic() + wait > end):
@@ -113,7 +118,9 @@ def _failure(error: grpc.RpcError) -> tuple[TeamloreError, float | None]:
     reason, metadata, field, wait = _details(error)
     if code in _AWAY:
         return ServerUnreachable(said or f"no answer within {DEADLINE_SECONDS:.0f} s"), wait
-    return Refused(reason or code.name, said or code.name, field, metadata.get("permission", "")), wait
+    refused = Refused(reason or code.name, said or code.name, field, metadata.get("permission", ""))
+    refused.undone = bool(reason)  # the services' own word; what a proxy or a bug says proves nothing
+    return refused, wait
 
 
 def _details(error: grpc.RpcError) -> tuple[str, dict[str, str], str, float | None]:

@@ -152,7 +152,7 @@ def forget(
             _erase_here(at, memory, {"scope": "own"}, f"forgot {memory.id}")
             return
         with _alone(at, memory.bank):
-            if not _is_shared(at, memory):
+            if not (shared := _is_shared(at, memory)) and not at.laptop.state.perhaps_there(memory.bank, memory.id):
                 if team and (held := _held_instead(at, memory)):
                     _agreed(at, memory, held, yes)
                     _forget_for_all(at, memory, also=held)
@@ -166,12 +166,10 @@ def forget(
                 _agreed(at, memory, "", yes)
                 _forget_for_all(at, memory)
             elif local:
-                at.laptop.state.suppress(memory.bank, [memory.id])
-                _erase_here(
-                    at, memory, {"scope": "local"}, f"hid {memory.id} on this machine; the team keeps it"
-                )
+                keeps = "the team keeps it" if shared else "the team may have it"
+                _erase_here(at, memory, {"scope": "local"}, f"hid {memory.id} on this machine; {keeps}")
             else:
-                raise Stop(Exit.DECIDE, "scope_needed", _which_scope(memory))
+                raise Stop(Exit.DECIDE, "scope_needed", _which_scope(memory, shared))
 
 
 def _held_instead(at: Here, memory: Memory) -> str:
@@ -227,6 +225,7 @@ def _forget_for_all(at: Here, memory: Memory, also: str = "") -> None:
     assert membership is not None  # the caller looked
     with at.server(membership) as server:
         done = server.forget(memory.bank, [also or memory.id])  # a refusal ends here, before anything changed
+        at.laptop.state.forget(memory.bank, [also or memory.id], asked_here=True)
         at.laptop.state.forget(memory.bank, [memory.id])
         # Another bank's memory is none of this one's business, though a ledger may name its id.
         gone = at.laptop.store.erase([memory.id, *([also] if also else [])], bank=memory.bank).gone
@@ -245,7 +244,7 @@ def _forget_for_all(at: Here, memory: Memory, also: str = "") -> None:
         others = f" and {done.erased - 1} more that went with it" if done.erased > 1 else ""
         said = f"erased {also or memory.id}{others} for everyone; erasure {done.erasure_id}: {state}"
     else:
-        said = f"the team had erased {also or memory.id} before; it is gone here too"
+        said = f"the team has no {also or memory.id} any more and takes none; it is gone here too"
     at.out.answer(value, [said, *_if_not_gone(gone)])
 
 
@@ -264,6 +263,8 @@ def _followed(server: "Team", done: "Forgotten") -> str:
 
 
 def _erase_here(at: Here, memory: Memory, value: dict[str, str], said: str) -> None:
+    # Whatever the server may have of it, or a feed may bring: it does not come back here, and does not go up.
+    at.laptop.state.suppress(memory.bank, [memory.id])
     gone = at.laptop.store.erase([memory.id]).gone
     at.out.answer({"id": memory.id, "gone": gone} | value, [said, *_if_not_gone(gone)])
 
@@ -297,13 +298,19 @@ def _standing(at: Here, memory: Memory) -> str:
     if memory.id in at.laptop.state.withheld(memory.bank):
         return "withheld"
     pushed = at.laptop.state.ledger(memory.bank, [memory.id]).get(memory.id)
-    return "" if pushed is None else str(pushed)
+    if pushed is None:
+        joined = at.laptop.memberships.get(memory.bank) is not None
+        return "perhaps there" if joined and at.laptop.state.perhaps_there(memory.bank, memory.id) else ""
+    return str(pushed)
 
 
-def _which_scope(memory: Memory) -> str:
+def _which_scope(memory: Memory, shared: bool) -> str:
     by = "you" if memory.author is None else label(memory.author).strip("()")
+    stands = f"this memory is shared with the team (saved by {by})"
+    if not shared:
+        stands = "the team may have this memory: no answer says that it does not; the next `teamlore team sync` asks"
     return (
-        f"this memory is shared with the team (saved by {by}); nothing was changed. Erase it for everyone"
+        f"{stands}; nothing was changed. Erase it for everyone"
         " with --team (your token needs the permission `forget`), or hide it on this machine with --local"
     )
 

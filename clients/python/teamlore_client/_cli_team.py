@@ -17,8 +17,9 @@ from teamlore_client._pull import Place
 from teamlore_client._server import SERVER_VARIABLE, asked_secret, place_of
 from teamlore_client._session import held
 from teamlore_client._sharing import pages, queue
-from teamlore_client._show import as_json, line, minute
-from teamlore_client._sync import Preview, Synced, preview, sync
+from teamlore_client._show import line, minute
+from teamlore_client._show_sync import preview_json, preview_lines, status_lines, synced_lines
+from teamlore_client._sync import preview, sync
 from teamlore_client._wire import Identity
 
 if TYPE_CHECKING:
@@ -107,13 +108,13 @@ def join(
             "personal_key": key.token_id if key else None,
             "personal_key_ends": key.expires_at.isoformat() if key and key.expires_at else None,
             "previewed": len(waiting),
-            "sync": _synced_json(done),
+            "sync": asdict(done),
         }
         lines = [f"joined {at.bank} as {who.principal} ({', '.join(who.permissions)})"]
         if key is not None:
             until = f" until {minute(key.expires_at)}" if key.expires_at else ""
             lines.append(f"agents here use the personal key {key.token_id}{until}; join again to renew it")
-        at.out.answer(value, [*lines, *_synced_lines(done)])
+        at.out.answer(value, [*lines, *synced_lines(done)])
 
 
 @app.command()
@@ -150,7 +151,7 @@ def status(project: Project = Path("."), json: Json = False) -> None:
         except Stop as error:
             problem = str(error)
         value["problem"] = problem or None
-        at.out.answer(value, _status_lines(value, minute(kept.last_sync) if kept.last_sync else "never"))
+        at.out.answer(value, status_lines(value, minute(kept.last_sync) if kept.last_sync else "never"))
 
 
 @app.command("sync")
@@ -171,11 +172,11 @@ def sync_(
             if dry_run:
                 with at.out.busy("looking"):
                     seen = preview(at.laptop, client, membership)
-                at.out.answer(_preview_json(seen), _preview_lines(seen))
+                at.out.answer(preview_json(seen), preview_lines(seen))
                 return
             with at.out.busy("syncing"):
                 done = sync(at.laptop, client, membership, from_start=from_start)
-        at.out.answer({"bank": at.bank} | _synced_json(done), _synced_lines(done))
+        at.out.answer({"bank": at.bank} | asdict(done), synced_lines(done))
 
 
 @app.command()
@@ -350,61 +351,3 @@ def _confirm(at: Here, principal: str, waiting: list[Memory]) -> None:
 def _waiting(at: Here, membership: Membership) -> int:
     share_captured = membership.share_captured
     return sum(1 for _ in queue(at.laptop.store, at.laptop.state, at.bank, share_captured=share_captured))
-
-
-def _synced_json(done: Synced) -> dict[str, Any]:
-    return asdict(done)
-
-
-def _synced_lines(done: Synced) -> list[str]:
-    pulled = done.pulled
-    pushed = ", ".join(f"{count} {answer}" for answer, count in done.pushed.items() if count) or "nothing"
-    lines = [f"pushed: {pushed}", f"pulled: {pulled.stored} new, {pulled.erased} erased"]
-    skipped = {
-        "nearly the same as one of yours": pulled.near_duplicates,
-        "hidden on this machine": pulled.suppressed,
-        "could not be taken": pulled.unreadable,
-    }
-    lines += [f"skipped: {count} {why}" for why, count in skipped.items() if count]
-    if done.reconciled:
-        lines.append(
-            f"compared with everything on the server ({done.reconciled}); {done.requeued} sent again"
-        )
-    return [
-        *lines,
-        "verified: both sides hold the same" if done.verified else "not verified: others are writing",
-    ]
-
-
-def _preview_json(seen: Preview) -> dict[str, Any]:
-    return {
-        "push": seen.push,
-        "pull": seen.pull,
-        "erase": seen.erase,
-        "reconcile": seen.reconcile or None,
-        "push_sample": [as_json(memory) for memory in seen.push_sample],
-        "pull_sample": [as_json(memory) for memory in seen.pull_sample],
-    }
-
-
-def _preview_lines(seen: Preview) -> list[Any]:
-    lines: list[Any] = [f"would push {seen.push}", *map(line, seen.push_sample)]
-    if seen.reconcile:
-        return [*lines, f"would compare with everything on the server ({seen.reconcile})"]
-    return [*lines, f"would pull {seen.pull} and erase {seen.erase}", *map(line, seen.pull_sample)]
-
-
-def _status_lines(value: dict[str, Any], last_sync: str) -> list[str]:
-    lines = [
-        f"project    {value['bank']}",
-        f"server     {value['server']}",
-        f"last sync  {last_sync}",
-        f"to push    {value['pending_push']}",
-    ]
-    if value["principal"]:
-        lines.insert(2, f"you are    {value['principal']} ({', '.join(value['permissions'])})")
-    if value["pending_pull"] is not None:
-        lines.append(f"to pull    {value['pending_pull']}")
-    if value["last_error"]:
-        lines.append(f"last error {value['last_error']}")
-    return [*lines, f"problem    {value['problem']}"] if value["problem"] else lines

@@ -20,6 +20,8 @@ class Refused(TeamloreError):
         """The field that breaks its rule, for bad input."""
         self.permission = permission
         """The permission that the token lacks, with PERMISSION_DENIED."""
+        self.undone = False
+        """True when nothing of the call was done: the service itself said so, and no earlier try was left unanswered."""
 
 
 class AnswerWrong(TeamloreError):

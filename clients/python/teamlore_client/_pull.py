@@ -50,6 +50,8 @@ class Pulled:
     """Not stored, because a field breaks its rule or the id names something else here."""
     erased: int = 0
     """Erased here, because they were erased for the team."""
+    dropped: int = 0
+    """Erased here in a comparison, because the server has them no longer: erased for the team, or lost with its history."""
 
 
 def check_joins(batch: Batch, place: Place) -> None:

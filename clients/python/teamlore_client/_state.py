@@ -11,38 +11,9 @@ from types import TracebackType
 from typing import Self
 
 from teamlore_client._sqlite import Row, apply_schema, connect, fetched, reading, writing
+from teamlore_client._state_schema import OF_A_BANK, STEPS, VERSION
 
-_VERSION = 1
-_SCHEMA = """
-CREATE TABLE device (id TEXT NOT NULL) STRICT;
-CREATE TABLE banks (
-    bank TEXT PRIMARY KEY,
-    cursor TEXT,
-    received_count INTEGER NOT NULL DEFAULT 0,
-    received_sum INTEGER NOT NULL DEFAULT 0,    -- modulo 2^64, as a signed number
-    last_sync TEXT,
-    last_error TEXT
-) STRICT, WITHOUT ROWID;
-CREATE TABLE ledger (
-    bank TEXT NOT NULL, id TEXT NOT NULL,
-    answer TEXT NOT NULL CHECK (answer IN ('stored', 'unchanged', 'duplicate', 'rejected', 'forgotten')),
-    detail TEXT NOT NULL DEFAULT '',            -- the id of the duplicate, or the reason of the refusal
-    PRIMARY KEY (bank, id)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE pulled (bank TEXT NOT NULL, id TEXT NOT NULL, PRIMARY KEY (bank, id)) STRICT, WITHOUT ROWID;
-CREATE TABLE received (
-    bank TEXT NOT NULL, id TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (bank, id)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE suppressed (bank TEXT NOT NULL, id TEXT NOT NULL, PRIMARY KEY (bank, id)) STRICT, WITHOUT ROWID;
-CREATE TABLE overrides (
-    bank TEXT NOT NULL, id TEXT NOT NULL, choice TEXT NOT NULL CHECK (choice IN ('promoted', 'withheld')),
-    PRIMARY KEY (bank, id)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE owed_acks (
-    bank TEXT NOT NULL, id TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (bank, id)
-) STRICT, WITHOUT ROWID;
-"""
-_OF_A_BANK = ("ledger", "pulled", "received", "suppressed", "overrides", "owed_acks", "banks")
+_ASKED_HERE = "asked here"
 _MODULUS = 1 << 64
 
 
@@ -97,7 +68,7 @@ class SyncState:
         """Open or create `sync.db`. Raises StoreTooNew."""
         self._connection = connect(path)
         try:
-            apply_schema(self._connection, path, _VERSION, {1: _SCHEMA})
+            apply_schema(self._connection, path, VERSION, STEPS)
         except BaseException:
             self._connection.close()
             raise
@@ -121,9 +92,41 @@ class SyncState:
                 self._connection.execute("INSERT INTO device (id) VALUES (?)", (uuid.uuid4().hex,))
             return str(fetched(self._connection, "SELECT id FROM device")[0][0])
 
+    def sending(self, bank: str, ids: Iterable[str]) -> frozenset[str]:
+        """Note, before they are sent, that the server may have these from now on; return those not noted before."""
+        with writing(self._connection):
+            sql = "INSERT OR IGNORE INTO sent (bank, id) SELECT ?, value FROM json_each(?) RETURNING id"
+            return frozenset(row[0] for row in fetched(self._connection, sql, (bank, json.dumps(list(ids)))))
+
+    def not_sent(self, bank: str, ids: Iterable[str]) -> None:
+        """Take back what `sending` noted: the server says itself that it took none of them."""
+        with writing(self._connection):
+            self._settle(bank, ids)
+
+    def settled(self, bank: str) -> None:
+        """Note that everything in the bank is known: what is neither here nor noted as sent is not on the server."""
+        with writing(self._connection):
+            self._ensure(bank)
+            self._connection.execute("UPDATE banks SET settled = 1 WHERE bank = ? AND NOT settled", (bank,))
+
+    def perhaps_there(self, bank: str, id_: str) -> bool:
+        """Return whether the server may have an own memory that the ledger does not call stored.
+
+        It came back in the feed; or it was sent and no answer was heard; or nothing is known of it, before the first
+        sync since joining has got to the end of the feed.
+        """
+        sql = (
+            "SELECT EXISTS (SELECT 1 FROM received WHERE bank = ?1 AND id = ?2)"
+            " OR EXISTS (SELECT 1 FROM sent WHERE bank = ?1 AND id = ?2)"
+            " OR NOT EXISTS (SELECT 1 FROM ledger WHERE bank = ?1 AND id = ?2)"
+            " AND NOT EXISTS (SELECT 1 FROM banks WHERE bank = ?1 AND settled)"
+        )
+        return bool(self._read(sql, (bank, id_))[0][0])
+
     def record_push(self, bank: str, answers: Mapping[str, Pushed]) -> None:
         """Keep the answers to one acknowledged batch. What is forgotten stays so, whatever comes late."""
         with writing(self._connection):
+            self._settle(bank, answers)
             self._connection.executemany(
                 "INSERT INTO ledger (bank, id, answer, detail) VALUES (?, ?, ?, ?) ON CONFLICT (bank, id)"
                 " DO UPDATE SET answer = excluded.answer, detail = excluded.detail"
@@ -195,11 +198,16 @@ class SyncState:
         rows = self._read("SELECT received_count, received_sum FROM banks WHERE bank = ?", (bank,))
         return Digest(rows[0][0], rows[0][1] % _MODULUS) if rows else Digest(0, 0)
 
-    def forget(self, bank: str, ids: Iterable[str]) -> None:
-        """Mark ids as erased for the team: they are never pushed again."""
+    def forget(self, bank: str, ids: Iterable[str], *, asked_here: bool = False) -> None:
+        """Mark ids as erased for the team: they are never pushed again. `asked_here` is kept: it was this user's wish."""
         with writing(self._connection):
             for id_ in ids:
-                self._forget(bank, id_)
+                self._forget(bank, id_, _ASKED_HERE if asked_here else "")
+
+    def erased_by_user(self, bank: str) -> frozenset[str]:
+        """Return the ids that were erased for the team from this laptop."""
+        sql = "SELECT id FROM ledger WHERE bank = ? AND answer = 'forgotten' AND detail = ?"
+        return frozenset(row[0] for row in self._read(sql, (bank, _ASKED_HERE)))
 
     def suppress(self, bank: str, ids: Iterable[str]) -> None:
         """Keep ids off this machine, also when the feed is replayed from its start."""
@@ -264,9 +272,9 @@ class SyncState:
         return BankStatus(cursor, None if at is None else datetime.fromisoformat(at), error)
 
     def leave(self, bank: str) -> None:
-        """Drop everything about the bank; the device keeps its id."""
+        """Drop what sync knows of the bank; what the user chose for single memories stays, and so does the device's id."""
         with writing(self._connection):
-            for table in _OF_A_BANK:
+            for table in OF_A_BANK:
                 self._connection.execute(f"DELETE FROM {table} WHERE bank = ?", (bank,))
 
     def _read(self, sql: str, bindings: Row) -> list[Row]:
@@ -314,12 +322,18 @@ class SyncState:
             "INSERT OR IGNORE INTO owed_acks (bank, id, seq) VALUES (?, ?, ?)", (bank, id_, seq)
         )
 
-    def _forget(self, bank: str, id_: str) -> None:
+    def _forget(self, bank: str, id_: str, detail: str = "") -> None:
         self._connection.execute(
-            "INSERT INTO ledger (bank, id, answer) VALUES (?, ?, 'forgotten')"
-            " ON CONFLICT (bank, id) DO UPDATE SET answer = 'forgotten', detail = ''",
-            (bank, id_),
+            "INSERT INTO ledger (bank, id, answer, detail) VALUES (?, ?, 'forgotten', ?)"
+            " ON CONFLICT (bank, id) DO UPDATE SET answer = 'forgotten', detail = CASE"
+            " WHEN answer = 'forgotten' AND detail <> '' THEN detail ELSE excluded.detail END",
+            (bank, id_, detail),
         )
+        self._settle(bank, [id_])
+
+    def _settle(self, bank: str, ids: Iterable[str]) -> None:
+        sql = "DELETE FROM sent WHERE bank = ? AND id IN (SELECT value FROM json_each(?))"
+        self._connection.execute(sql, (bank, json.dumps(list(ids))))
 
     def _seq(self, bank: str, id_: str) -> int | None:
         rows = fetched(self._connection, "SELECT seq FROM received WHERE bank = ? AND id = ?", (bank, id_))

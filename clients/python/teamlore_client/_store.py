@@ -225,6 +225,11 @@ class Store:
         values.append(min(max(limit, 0), _LIST_LIMIT))
         return tuple(_memory(row) for row in self._read(sql, tuple(values)))
 
+    def mirrored(self, bank: str) -> frozenset[str]:
+        """Return the ids of a bank's memories that teammates saved, however they came here."""
+        sql = "SELECT id FROM memories WHERE bank = ? AND author IS NOT NULL"
+        return frozenset(row[0] for row in self._read(sql, (bank,)))
+
     def count(self, bank: str) -> int:
         """Return how many memories the bank has here."""
         return int(self._read("SELECT count(*) FROM memories WHERE bank = ?", (bank,))[0][0])

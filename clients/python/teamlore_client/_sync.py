@@ -22,7 +22,9 @@ ANSWERS = ("stored", "unchanged", "duplicate", "rejected")
 _LOST_PLACE = ("CURSOR_DIVERGED", "CURSOR_BEFORE_HORIZON", "CURSOR_INVALID")
 # The wire tells why a record was rejected in words alone, so these are part of it: the server has the same constant.
 FORGOTTEN = "the id was forgotten in this bank; save it under a new id"
+_KEPT_MIRROR = "teammates' memories were kept"
 _SAMPLE = 3
+_FORGET_BATCH = 100
 
 
 @dataclass
@@ -38,6 +40,10 @@ class Synced:
     """Why the whole list of live memories was compared, if it was."""
     requeued: int = 0
     """Own memories that the server had lost and was sent again."""
+    erased_again: int = 0
+    """Memories that this laptop had erased for the team, that the server had again, and has erased again."""
+    erasing_refused: str = ""
+    """Why the server did not erase those again, if it did not: they stay live there, and stay off this laptop."""
     verified: bool = False
     """True when the digest was compared with the server's at the same seq."""
     erasures_confirmed: bool = False
@@ -80,6 +86,8 @@ def preview(laptop: Laptop, team: Team, membership: Membership) -> Preview:
     bank = membership.bank
     waiting = tuple(queue(laptop.store, laptop.state, bank, share_captured=membership.share_captured))
     place = Place.read(laptop.state.status(bank).cursor)
+    if _kept_mirror(laptop, bank, place):
+        return Preview(len(waiting), waiting[:_SAMPLE], 0, (), 0, _KEPT_MIRROR)
     left_out = laptop.state.ledger(bank).keys() | laptop.state.suppressed(bank)
     new: dict[str, Memory] = {}
     gone: set[str] = set()
@@ -118,6 +126,8 @@ class _Sync:
         held_back = self._push_if_allowed()
         if from_start:
             self._reconcile("asked for")
+        elif _kept_mirror(self.laptop, self.bank, self._place()):
+            self._reconcile(_KEPT_MIRROR)
         try:
             place = self._pull()
         except Refused as error:
@@ -151,13 +161,27 @@ class _Sync:
         few = list(islice(waiting, STREAM_FROM + 1))
         batches = self._sendable(_batches(chain(few, waiting)))
         if len(few) > STREAM_FROM:
-            answered = self.team.push_stream(self.bank, batches)
+            answered = self.team.push_stream(self.bank, map(self._noted, batches))
         else:
-            answered = ((batch, self.team.push(self.bank, batch)) for batch in batches)
+            answered = ((batch, self._pushed(batch)) for batch in batches)
         for batch, answers in answered:
             if [each.id for each in answers] != [memory.id for memory in batch]:
                 raise AnswerWrong("the server did not answer each pushed record in order")
             self._record(answers)
+
+    def _noted(self, batch: list[Memory]) -> list[Memory]:
+        # Its answer may be lost: a kill, a deadline or a cut line must not make it look as if it never left.
+        self.state.sending(self.bank, [memory.id for memory in batch])
+        return batch
+
+    def _pushed(self, batch: list[Memory]) -> tuple[Answer, ...]:
+        noted = self.state.sending(self.bank, [memory.id for memory in batch])
+        try:
+            return self.team.push(self.bank, batch)
+        except Refused as error:
+            if error.undone:  # who may only read is not asked about each of their own
+                self.state.not_sent(self.bank, noted)
+            raise
 
     def _sendable(self, batches: Iterator[list[Memory]]) -> Iterator[list[Memory]]:
         for batch in batches:
@@ -189,6 +213,7 @@ class _Sync:
             _pull.check_joins(batch, place)
             place, more = Place(batch.through_seq, batch.cursor), batch.more
             _pull.apply(self.laptop, self.bank, batch.changes, place, self.done.pulled)
+        self.state.settled(self.bank)
         return place
 
     def _place(self) -> Place:
@@ -202,18 +227,37 @@ class _Sync:
         """
         head = self.team.get_head(self.bank)
         live: dict[str, int] = {}
+        unwanted = self.state.erased_by_user(self.bank)
         before = str(self._place())
         for changes in self._live_pages():
-            memories = [each.memory for each in changes if each.memory is not None]
+            memories = [each.memory for each in changes if each.memory is not None and each.id not in unwanted]
             live |= {each.id: each.seq for each in changes if each.memory is not None}
             pulled = _pull.mirror(self.laptop, self.bank, memories, self.done.pulled)
             self.state.apply_page(self.bank, Page(before, {}, pulled))
         requeue = self._lost_there(live)
-        missing = (self.state.missing(self.bank, live) | self.state.pulled(self.bank)) - live.keys() - requeue
-        _pull.erase(self.laptop, self.bank, dict.fromkeys(missing, 0), self.done.pulled)
+        # The store is asked too: what stayed when this laptop left is in no state.
+        mirrored = self.state.pulled(self.bank) | self.laptop.store.mirrored(self.bank)
+        missing = (self.state.missing(self.bank, live) | mirrored) - live.keys() - requeue
+        dropped = Pulled()
+        _pull.erase(self.laptop, self.bank, dict.fromkeys(missing, 0), dropped)
+        self.done.pulled.dropped += dropped.erased
         self.state.apply_page(self.bank, Page(before, {}, gone=dict.fromkeys(missing, 0)))
+        self._erase_again(sorted(unwanted & live.keys()))
         self.state.reconcile(self.bank, live, str(Place(head.seq, head.cursor)), requeue)
         self.done.reconciled, self.done.requeued = why, len(requeue)
+
+    def _erase_again(self, ids: list[str]) -> None:
+        """Ask once more for what this laptop had erased for the team: the server has lost that with its history.
+
+        Whose wish other tombstones were is not known here, so only the user's own are brought back.
+        """
+        try:
+            for start in range(0, len(ids), _FORGET_BATCH):
+                some = ids[start : start + _FORGET_BATCH]
+                self.team.forget(self.bank, some)
+                self.done.erased_again += len(some)
+        except Refused as error:  # a hold, or a permission taken away; all else must still arrive
+            self.done.erasing_refused = error.reason
 
     def _live_pages(self) -> Iterator[tuple[Change, ...]]:
         token = ""
@@ -257,6 +301,11 @@ class _Sync:
         self.team.ack_erasures(self.bank, self.membership.device_id, place.seq)
         self.state.acknowledged(self.bank, owed)
         self.done.erasures_confirmed = True
+
+
+def _kept_mirror(laptop: Laptop, bank: str, place: Place) -> bool:
+    # Kept when this laptop left: no feed tells which of them went before it begins, nor what another server has.
+    return not place.cursor and bool(laptop.store.mirrored(bank))
 
 
 def _batches(waiting: Iterable[Memory]) -> Iterator[list[Memory]]:

@@ -57,6 +57,8 @@ class FakeTeam:
         self.pushes: list[list[str]] = []
         self.acked: int | None = None
         self.before: Callable[[str], TeamloreError | None] = lambda call: None
+        self.after: Callable[[str], TeamloreError | None] = lambda call: None
+        """As `before`, once the call was carried out: its answer is lost."""
         self.answered: Callable[[Batch], Batch] = lambda batch: batch
         self.judged: dict[str, Answer] = {}
 
@@ -88,7 +90,9 @@ class FakeTeam:
     def push(self, bank: str, memories: Sequence[Memory]) -> tuple[Answer, ...]:
         self._called("push")
         self.pushes.append([memory.id for memory in memories])
-        return tuple(self._answer(memory) for memory in memories)
+        answers = tuple(self._answer(memory) for memory in memories)
+        self._lost("push")
+        return answers
 
     def push_stream(
         self, bank: str, batches: Iterator[Sequence[Memory]]
@@ -110,6 +114,7 @@ class FakeTeam:
         through = min(seq + min(limit, self.page), self.head)
         found = sorted((step for step in steps if seq < step.seq <= through), key=lambda step: step.seq)
         cursor = f"{self.epoch}/{through}"
+        self._lost("list_changes")
         return self.answered(Batch(tuple(found), seq, through, cursor, through < self.head))
 
     def get_head(self, bank: str) -> Head:
@@ -157,6 +162,10 @@ class FakeTeam:
             return Answer(memory.id, "unchanged")
         self.write(memory, "user:bob")
         return Answer(memory.id, "stored")
+
+    def _lost(self, call: str) -> None:
+        if (error := self.after(call)) is not None:
+            raise error
 
     def _called(self, call: str) -> None:
         self.calls.append(call)

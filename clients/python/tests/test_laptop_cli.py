@@ -18,7 +18,7 @@ from teamlore_client._membership import Membership
 from teamlore_client._memory import FieldInvalid
 from teamlore_client._project import ProjectBank
 from teamlore_client._show import day, details, label, line, shown, whole
-from teamlore_client._state import Pushed
+from teamlore_client._state import Page, Pushed
 from teamlore_client._wire import Doomed, Forgotten, Identity
 from teamlore_client.cli import app
 from typer.testing import CliRunner
@@ -246,6 +246,7 @@ def shared(laptop: Laptop, text: str = "shared") -> str:
     made = save(laptop, text)
     laptop.state.record_push(BANK, {made.id: Pushed("stored")})
     laptop.memberships.join(Membership(BANK, "http://127.0.0.1:1", "d" * 32), "tlk_secret")
+    laptop.state.settled(BANK)
     return made.id
 
 
@@ -272,6 +273,46 @@ def test_a_memory_never_shared_is_forgotten_without_a_question(bob: Laptop, proj
         assert bob.store.known([made.id]) == {made.id}
         assert call("memory", "forget", made.id)[0] == 0
         assert bob.store.known([made.id]) == frozenset()
+
+
+@pytest.mark.parametrize("why", ["sent", "received though rejected", "nothing is known yet"])
+def test_what_the_team_may_have_asks_for_the_scope(
+    bob: Laptop, project: None, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    shared(bob)
+    ids = [save(bob, text).id for text in ("one", "another")]
+    if why == "sent":
+        bob.state.sending(BANK, ids)
+    elif why.startswith("received"):
+        bob.state.record_push(BANK, {id_: Pushed("rejected", "the barrier of today") for id_ in ids})
+        bob.state.apply_page(BANK, Page("c", dict.fromkeys(ids, 1)))
+    else:  # joined again, and the first sync did not get to its end
+        bob.state.leave(BANK)
+    if why != "received though rejected":
+        assert json.loads(call("memory", "show", ids[0], "--json")[1])["team"] == "perhaps there"
+    code, said = call("memory", "forget", ids[0], "--json")
+    assert (code, json.loads(said)["error"]["kind"]) == (3, "scope_needed")
+    assert "the team may have this memory" in json.loads(said)["error"]["message"]
+    assert bob.store.known(ids) == set(ids)
+
+    code, said = call("memory", "forget", ids[0], "--local")
+    assert code == 0 and "the team may have it" in " ".join(said.split())
+    assert bob.state.suppressed(BANK) == {ids[0]}
+    sent: list[str] = []
+    client = "teamlore_client._rpc.TeamClient."
+    monkeypatch.setattr(client + "doomed", lambda *_: None)
+    monkeypatch.setattr(client + "forget", lambda _, bank, ids: sent.extend(ids) or Forgotten(1, 0, ""))
+    assert call("memory", "forget", ids[1], "--team")[0] == 0
+    assert sent == [ids[1]], "the server buries an id that it never saw"
+    assert bob.store.known(ids) == frozenset()
+    assert bob.state.ledger(BANK, ids[1:])[ids[1]].answer == "forgotten"
+
+
+def test_what_is_forgotten_here_is_bound_here(bob: Laptop, project: None) -> None:
+    shared(bob)
+    mine = save(bob, "mine")
+    assert call("memory", "forget", mine.id)[0] == 0
+    assert bob.state.suppressed(BANK) == {mine.id}
 
 
 @pytest.mark.parametrize("author", ["user:alice", "user:bob", None])
@@ -307,6 +348,7 @@ def test_what_the_team_holds_in_its_place_goes_once_its_author_is_named(
     assert sent == ["original-1"]
     assert bob.store.known([made.id, mirrored.id]) == frozenset()
     assert bob.state.ledger(BANK)[made.id].answer == "forgotten"
+    assert bob.state.erased_by_user(BANK) == {"original-1"}
 
 
 @pytest.mark.parametrize("others", [0, 2])
@@ -330,6 +372,7 @@ def test_what_was_saved_at_once_goes_once_it_is_agreed(
         code, said = call("memory", "forget", id_, "--team", "--yes")
         assert "and 2 more that went with it" in " ".join(said.split())
     assert code == 0 and sent == [id_] and bob.store.known([id_]) == frozenset()
+    assert bob.state.erased_by_user(BANK) == {id_}
 
 
 def test_an_unknown_or_ambiguous_id_changes_nothing(bob: Laptop, project: None) -> None:

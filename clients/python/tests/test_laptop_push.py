@@ -1,11 +1,15 @@
 """Pushing: what is shared, in which order, and what a failure leaves queued."""
 
+import contextlib
 from dataclasses import replace
 
 import pytest
 from fake_sync import MEMBER, fail_at, here, preview_counts, run, save
 from fake_team import FakeEmbedder, FakeTeam
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from laptop import BANK, memory
+from teamlore_client import _sync
 from teamlore_client._errors import AnswerWrong, Refused, ServerUnreachable
 from teamlore_client._laptop import Laptop
 from teamlore_client._state import Pushed
@@ -97,6 +101,93 @@ def test_who_may_only_read_still_pulls(bob: Laptop, team: FakeTeam) -> None:
         run(bob, team)
     assert here(bob) == {"mine": None, "theirs": "user:alice"}
     assert bob.state.ledger(BANK) == {}
+
+
+def test_a_lost_answer_leaves_word_that_the_server_may_have_it(bob: Laptop, team: FakeTeam) -> None:
+    run(bob, team)
+    for number in range(150):
+        save(bob, f"decision {number}", number)
+    team.after = fail_at("push", ServerUnreachable("cut"), after=1)
+    with pytest.raises(ServerUnreachable):
+        run(bob, team)
+    unheard = team.pushes[1]
+    assert len(unheard) == 50
+    assert all(bob.state.perhaps_there(BANK, id_) for id_ in unheard)
+    assert not bob.state.ledger(BANK, unheard)
+    assert run(bob, team).pushed["unchanged"] == 50
+    assert sorted(bob.state.ledger(BANK)) == sorted(team.rows)
+
+
+def test_a_lost_answer_in_a_stream_too(bob: Laptop, team: FakeTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sync, "STREAM_FROM", 20)
+    run(bob, team)
+    for number in range(30):
+        save(bob, f"decision {number}", number)
+    team.after = fail_at("push", ServerUnreachable("cut"))
+    with pytest.raises(ServerUnreachable):
+        run(bob, team)
+    assert "push_stream" in team.calls
+    assert len(team.rows) == 30
+    assert all(bob.state.perhaps_there(BANK, id_) for id_ in team.rows)
+
+
+@pytest.mark.parametrize("undone", [True, False])
+def test_a_refusal_settles_only_what_it_speaks_of(bob: Laptop, team: FakeTeam, undone: bool) -> None:
+    run(bob, team)
+    before = save(bob, "sent before, no answer heard")
+    bob.state.sending(BANK, [before.id])
+    mine = save(bob, "mine", 1)
+    refusal = Refused("PERMISSION_DENIED", "no", permission="write")
+    refusal.undone = undone
+    team.before = fail_at("push", refusal)
+    with pytest.raises(Refused):
+        run(bob, team)
+    assert bob.state.perhaps_there(BANK, before.id)
+    assert bob.state.perhaps_there(BANK, mine.id) is not undone
+
+
+STEPS = st.lists(
+    st.sampled_from(["save", "save", "sync", "lost", "late", "unreachable", "refused", "reader", "leave", "bury", "restore"]),
+    max_size=14,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@given(STEPS)
+def test_no_own_memory_is_on_the_server_unnoticed(bob: Laptop, steps: list[str]) -> None:
+    team, mine = FakeTeam(), list[str]()
+    bob.state.leave(BANK)
+    bob.store.erase([each.id for each in bob.store.list(BANK, 1000)])
+    for number, step in enumerate(steps):
+        refusal = Refused("PERMISSION_DENIED", "no", permission="write")
+        refusal.undone = True
+        team.before = team.after = lambda call: None
+        match step:
+            case "save":
+                mine.append(save(bob, f"{number} {len(mine)}", number).id)
+            case "lost":
+                team.after = fail_at("push", ServerUnreachable("cut after it was stored"))
+            case "late":
+                team.after = fail_at("list_changes", ServerUnreachable("cut in the pull"))
+            case "unreachable":
+                team.before = fail_at("push", ServerUnreachable("cut before it was stored"))
+            case "refused":
+                team.before = fail_at("push", Refused("RATE_LIMITED", "another try of it was left unanswered"))
+            case "reader":
+                team.before = fail_at("push", refusal)
+            case "leave":
+                bob.state.leave(BANK)
+            case "bury" if team.rows:
+                team.bury(next(iter(team.rows)))
+            case "restore" if team.rows:
+                team.restore(next(iter(team.rows)))
+        if step in ("sync", "lost", "late", "unreachable", "refused", "reader"):
+            with contextlib.suppress(ServerUnreachable, Refused):
+                run(bob, team)
+        for id_ in mine:
+            answer = bob.state.ledger(BANK, [id_]).get(id_, Pushed("")).answer
+            known = answer in ("stored", "unchanged") or bob.state.perhaps_there(BANK, id_)
+            assert known or id_ not in team.rows, (step, answer)
 
 
 def test_an_unreachable_server_leaves_everything_queued(bob: Laptop, team: FakeTeam) -> None:

@@ -77,6 +77,7 @@ def test_a_refusal_carries_reason_field_and_permission() -> None:
         "bank",
         "forget",
     )
+    assert error.undone
     assert auth.calls == 1
     assert auth.credentials == ["Bearer tlk_secret"]
 
@@ -85,6 +86,27 @@ def test_a_refusal_without_details_is_named_by_its_code() -> None:
     with served(Auth(grpc.StatusCode.UNIMPLEMENTED, [], 9)) as client, pytest.raises(Refused) as caught:
         client.who_am_i(BANK)
     assert caught.value.reason == "UNIMPLEMENTED"
+    assert not caught.value.undone  # it may be a proxy's word
+
+
+def test_a_refusal_after_an_unanswered_try_tells_nothing_of_that_one() -> None:
+    auth = Auth(grpc.StatusCode.UNAVAILABLE, [info("RATE_LIMITED")], 9)
+
+    def then_refuses(request: Any, context: Any) -> None:
+        answer = Auth.WhoAmI(auth, request, context)
+        raise AssertionError(answer)
+
+    def first(request: Any, context: Any) -> auth_pb2.WhoAmIResponse:
+        auth.WhoAmI = then_refuses  # type: ignore[assignment, method-assign]
+        try:
+            return Auth.WhoAmI(auth, request, context)
+        finally:
+            auth.code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    auth.WhoAmI = first  # type: ignore[assignment, method-assign]
+    with served(auth) as client, pytest.raises(Refused) as caught:
+        client.who_am_i(BANK)
+    assert (auth.calls, caught.value.reason, caught.value.undone) == (2, "RATE_LIMITED", False)
 
 
 def test_only_unavailable_is_tried_again_and_retry_info_is_honoured() -> None:

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from laptop import BANK, child, said
+from teamlore_client import _state_schema
 from teamlore_client._lock import try_lock
+from teamlore_client._sqlite import apply_schema, connect
 from teamlore_client._state import BankStatus, Digest, Page, Pushed, SyncState
 
 OTHER = "project:other-00000000"
@@ -120,19 +122,52 @@ def test_errors_stay_until_a_success(state: SyncState) -> None:
     assert state.status(BANK).last_error is None
 
 
-def test_leaving_drops_one_bank_and_keeps_the_device(state: SyncState, tmp_path: Path) -> None:
+def test_leaving_drops_one_bank_and_keeps_what_the_user_chose_and_the_device(state: SyncState, tmp_path: Path) -> None:
     device = state.device_id()
     for bank in (BANK, OTHER):
         state.apply_page(bank, Page("c", {"x" * 8: 1}, frozenset({"x" * 8})))
         state.promote(bank, ["y" * 8])
+        state.suppress(bank, ["z" * 8])
+        state.withhold(bank, ["w" * 8])
     state.leave(BANK)
     assert state.digest(BANK) == Digest(0, 0)
-    assert state.pulled(BANK) == state.promoted(BANK) == frozenset()
+    assert state.pulled(BANK) == frozenset()
+    assert (state.promoted(BANK), state.withheld(BANK)) == ({"y" * 8}, {"w" * 8})
+    assert state.suppressed(BANK) == {"z" * 8}, "forgotten on this machine is for good"
     assert state.received(BANK) == {}
     assert state.pulled(OTHER)
     with SyncState(tmp_path / "sync.db") as again:
         assert again.device_id() == device
     assert (tmp_path / "sync.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_of_the_first_release_is_taken_over_and_knows_what_it_does_not_know(tmp_path: Path) -> None:
+    connection = connect(tmp_path / "sync.db")
+    apply_schema(connection, tmp_path / "sync.db", 1, {1: _state_schema.SCHEMA})
+    connection.execute("INSERT INTO banks (bank, cursor) VALUES (?, '7 c')", (BANK,))
+    connection.execute("INSERT INTO ledger (bank, id, answer) VALUES (?, 'stored00', 'stored')", (BANK,))
+    connection.execute("INSERT INTO ledger (bank, id, answer) VALUES (?, 'refused0', 'rejected')", (BANK,))
+    connection.close()
+    with SyncState(tmp_path / "sync.db") as state:
+        assert state.status(BANK).cursor == "7 c"
+        assert state.ledger(BANK)["stored00"] == Pushed("stored")
+        assert state.perhaps_there(BANK, "unheard0")  # it may have been sent by the first release
+        assert not state.perhaps_there(BANK, "refused0")
+        state.settled(BANK)
+        assert not state.perhaps_there(BANK, "unheard0")
+
+
+def test_what_was_sent_is_unsure_until_it_is_answered(state: SyncState) -> None:
+    state.settled(BANK)
+    assert state.sending(BANK, ["a" * 8, "b" * 8]) == {"a" * 8, "b" * 8}
+    assert state.sending(BANK, ["b" * 8, "c" * 8]) == {"c" * 8}
+    state.not_sent(BANK, ["c" * 8])
+    state.record_push(BANK, {"a" * 8: Pushed("rejected", "no")})
+    unsure = [id_ for id_ in ("a" * 8, "b" * 8, "c" * 8) if state.perhaps_there(BANK, id_)]
+    assert unsure == ["b" * 8]
+    state.forget(BANK, ["b" * 8])
+    assert not state.perhaps_there(BANK, "b" * 8)
+    assert state.perhaps_there(OTHER, "b" * 8)
 
 
 def test_a_failed_page_leaves_nothing(state: SyncState) -> None:

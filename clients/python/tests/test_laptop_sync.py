@@ -76,6 +76,61 @@ def test_below_the_horizon_what_was_erased_meanwhile_goes_and_is_not_revived(
     assert traces(Path.home(), "Zanzibarquartz") == {}
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_what_this_laptop_had_erased_for_the_team_does_not_come_back_with_an_older_history(
+    bob: Laptop, team: FakeTeam, held: bool
+) -> None:
+    mine, other = save(bob, "mine Zanzibarquartz"), save(bob, "mine, hidden by a program")
+    run(bob, team)
+    before = dict(team.rows)
+    team.forget(BANK, [mine.id, other.id])
+    bob.state.forget(BANK, [mine.id], asked_here=True)
+    bob.store.erase([mine.id])
+    run(bob, team)  # its tombstone changes nothing of whose wish it was
+    assert bob.state.erased_by_user(BANK) == {mine.id}
+    lost = team.write(memory("theirs, lost"))
+    run(bob, team)
+    team.restore(lost)
+    team.rows, team.graves = before, {}
+    if held:
+        team.before = fail_at("forget", Refused("BANK_HELD", "held"))
+    done = run(bob, team)
+    assert (done.reconciled, done.erased_again) == ("CURSOR_DIVERGED", 0 if held else 1)
+    assert (done.erasing_refused, done.pulled.dropped, done.pulled.erased) == ("BANK_HELD" if held else "", 1, 0)
+    assert (mine.id in team.rows) is held
+    assert traces(Path.home(), "Zanzibarquartz") == {}
+    assert here(bob) == {"mine, hidden by a program": "user:bob"}, "nobody here knows whose wish that was"
+    assert done.verified
+    if held:
+        team.before = lambda call: None
+        assert run(bob, team, from_start=True).erased_again == 1
+        assert mine.id not in team.rows
+
+
+@pytest.mark.parametrize("how", ["trimmed", "buried", "another server", "from start"])
+def test_a_kept_mirror_ends_when_the_laptop_joins_again(bob: Laptop, team: FakeTeam, how: str) -> None:
+    mine, stays = save(bob, "mine"), memory("theirs, kept")
+    theirs = team.write(memory("theirs Zanzibarquartz"))
+    team.write(stays)
+    run(bob, team)
+    bob.state.leave(BANK)  # with --keep-mirror
+    if how == "another server":
+        team = FakeTeam()
+        team.write(stays)
+    else:
+        team.bury(theirs)
+    if how in ("trimmed", "from start"):
+        team.compact()
+    assert preview(bob, team, MEMBER).reconcile == "teammates' memories were kept"
+    done = run(bob, team, from_start=how == "from start")
+    assert done.verified
+    assert here(bob) == {mine.text: None, stays.text: "user:alice"}
+    assert traces(Path.home(), "Zanzibarquartz") == {}
+    assert bob.state.pulled(BANK) == {stays.id}
+    assert done.erasures_confirmed
+    assert run(bob, team).reconciled == ""
+
+
 def test_a_reconcile_that_dies_begins_again(bob: Laptop, team: FakeTeam) -> None:
     team.page = 1
     lost = team.write(memory("lost"))
