@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Protocol
@@ -22,6 +22,8 @@ TAKEN = "the id is taken"
 FORGOTTEN = "the id was forgotten in this bank; save it under a new id"
 UNREADABLE = "the stored memory of this id cannot be opened; tell the people who run the server"
 METADATA_DIFFERS = "text unchanged; metadata updates are not accepted by push"
+ROUNDS = 3
+"""So often a push looks at drafts whose near-duplicate was gone when it came to answer; then it stores them unasked."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,10 @@ class PushStore(Protocol):
         """Stores drafts in one commit; gives the ids that were won."""
         ...
 
+    async def live_ids(self, bank: str, ids: Collection[str]) -> set[str]:
+        """Those of the ids that are live in the bank now."""
+        ...
+
 
 class NearDuplicates(Protocol):
     """Asks the index; None when it cannot be asked."""
@@ -180,24 +186,51 @@ class Pusher:
     ) -> tuple[dict[str, Answer], bool]:
         """Answers by id for drafts that the store did not know a moment ago."""
         policy = existing or Policy()
+        rounds = 0 if policy.near_duplicates == "off" else ROUNDS
         outcome: dict[str, Answer] = {}
-        found: Mapping[str, str] | None = {}
-        if fresh and policy.near_duplicates != "off":
-            found = await self._index.find(bank, fresh, policy.threshold)
-        near = found or {}
-        if policy.near_duplicates == "skip":
-            for draft in fresh:
-                if draft.id in near:
-                    outcome[draft.id] = Answer(draft.id, "duplicate", duplicate_of=near[draft.id])
-            fresh = [draft for draft in fresh if draft.id not in near]
-        if fresh:
-            won = await self._store.put(bank, author, self._sealed(bank, author, fresh), existing is None)
-            for draft in fresh:
-                if draft.id in won:
-                    warning = f"near-duplicate of {near[draft.id]}" if draft.id in near else ""
-                    outcome[draft.id] = Answer(draft.id, "stored", warning)
-            outcome |= await self._classify_all(bank, [draft for draft in fresh if draft.id not in won])
-        return outcome, found is None
+        named: dict[str, str] = {}
+        drafts, skipped = fresh, False
+        while fresh:
+            near: Mapping[str, str] = {}
+            if rounds:
+                rounds -= 1
+                found = await self._index.find(bank, fresh, policy.threshold)
+                near, skipped = found or {}, skipped or found is None
+            held = near if policy.near_duplicates == "skip" else {}
+            new = [draft for draft in fresh if draft.id not in held]
+            outcome |= await self._put(bank, author, new, existing is None)
+            named = await self._sound(bank, named | dict(near), outcome)
+            fresh = [draft for draft in drafts if draft.id not in outcome and draft.id not in named]
+        for draft_id, target in named.items():
+            if draft_id not in outcome:
+                outcome[draft_id] = Answer(draft_id, "duplicate", duplicate_of=target)
+            elif outcome[draft_id].status == "stored":
+                outcome[draft_id] = Answer(draft_id, "stored", f"near-duplicate of {target}")
+        return outcome, skipped
+
+    async def _put(
+        self, bank: str, author: str, drafts: Sequence[Draft], make_bank: bool
+    ) -> dict[str, Answer]:
+        """Answers by id for drafts that are stored, or lost their ids to somebody since."""
+        if not drafts:
+            return {}
+        won = await self._store.put(bank, author, self._sealed(bank, author, drafts), make_bank)
+        lost = await self._classify_all(bank, [draft for draft in drafts if draft.id not in won])
+        return {draft.id: Answer(draft.id, "stored") for draft in drafts if draft.id in won} | lost
+
+    async def _sound(
+        self, bank: str, named: Mapping[str, str], outcome: Mapping[str, Answer]
+    ) -> dict[str, str]:
+        """Those of the near-duplicates that repeat what is live now, after all that this push did, and not refused by it.
+
+        The index told what was live when it was asked. A target may have been erased since, or have lost its id to
+        another text.
+        """
+        if not named:
+            return {}
+        live = await self._store.live_ids(bank, set(named.values()))
+        refused = {memory_id for memory_id, answer in outcome.items() if answer.status == "rejected"}
+        return {own: target for own, target in named.items() if target in live - refused}
 
     def _sealed(self, bank: str, author: str, drafts: Sequence[Draft]) -> list[SealedDraft]:
         slots = self._allocator.take(bank, author, len(drafts))
