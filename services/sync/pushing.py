@@ -22,6 +22,7 @@ TAKEN = "the id is taken"
 FORGOTTEN = "the id was forgotten in this bank; save it under a new id"
 UNREADABLE = "the stored memory of this id cannot be opened; tell the people who run the server"
 METADATA_DIFFERS = "text unchanged; metadata updates are not accepted by push"
+TWICE = "the id stands twice in this push, with another text"
 ROUNDS = 3
 """So often a push looks at drafts whose near-duplicate was gone when it came to answer; then it stores them unasked."""
 
@@ -145,20 +146,37 @@ class Pusher:
             for item in judged
         ]
         first: dict[str, Draft] = {}
+        again: dict[int, Draft] = {}
         for position, item in enumerate(judged):
-            if isinstance(item, Draft):
-                earlier = first.setdefault(item.id, item)
-                if earlier is not item:
-                    answers[position] = _compare(item, earlier)
+            if isinstance(item, Draft) and first.setdefault(item.id, item) is not item:
+                again[position] = item
         seen = [draft for draft in first.values() if draft.id in known]
         fresh = [draft for draft in first.values() if draft.id not in known]
         outcome = await self._classify_all(bank, seen)
         stored, skipped = await self._store_new(bank, author, policy, fresh)
         outcome.update(stored)
+        repeats = await self._repeated(bank, first, outcome, again)
         for position, item in enumerate(judged):
             if answers[position] is None:
-                answers[position] = outcome[item.id]
+                answers[position] = repeats.get(position) or outcome[item.id]
         return [answer for answer in answers if answer is not None], skipped
+
+    async def _repeated(
+        self, bank: str, first: Mapping[str, Draft], outcome: Mapping[str, Answer], again: Mapping[int, Draft]
+    ) -> dict[int, Answer]:
+        """Answers by position for drafts whose id an earlier one of the push has: what a later push would be told."""
+        if not again:
+            return {}
+        known = await self._store.lookup(bank, list({draft.id for draft in again.values()}))
+        answers = {}
+        for position, draft in again.items():
+            if draft.id in known:
+                answers[position] = await self._classify(bank, draft, known[draft.id])
+            elif draft.text == first[draft.id].text:
+                answers[position] = outcome[draft.id]
+            else:
+                answers[position] = Answer(draft.id, "rejected", TWICE)
+        return answers
 
     async def _ground(self, bank: str, records: Sequence[sync_pb2.Record]) -> tuple[Policy | None, set[str]]:
         """What the store knows beforehand, in one question. An id that breaks its rule is in no table."""

@@ -16,7 +16,7 @@ from kit.database import Database
 from kit.sealing import KeyStore
 from services.sync import standing
 from services.sync.neighbours import question
-from services.sync.pushing import FORGOTTEN, ROUNDS, TAKEN, Answer, Pusher, Terms
+from services.sync.pushing import FORGOTTEN, METADATA_DIFFERS, ROUNDS, TAKEN, TWICE, Answer, Pusher, Terms
 from services.sync.records import Draft
 from services.sync.store import QUERIES
 from services.sync.tests.test_pushing import BANK, Bench, Index, record
@@ -125,9 +125,7 @@ def test_no_order_of_things_names_what_is_not_there(database_url: str, tmp_path:
 
         @settings(max_examples=30)
         @given(
-            STEPS,
-            st.lists(st.tuples(IDS, TEXTS), min_size=1, max_size=6, unique_by=lambda one: one[0]),
-            st.lists(STEPS, max_size=ROUNDS),
+            STEPS, st.lists(st.tuples(IDS, TEXTS), min_size=1, max_size=6), st.lists(STEPS, max_size=ROUNDS)
         )
         @example([], [("memory-0", "one"), ("memory-1", "one")], [[("take", "memory-0", "two")]])
         @example(
@@ -135,7 +133,7 @@ def test_no_order_of_things_names_what_is_not_there(database_url: str, tmp_path:
             [("memory-1", "one"), ("memory-0", "one")],
             [[("forget", "memory-0", "")]],
         )
-        @example([("write", "memory-0", "one")], [("memory-1", "one")], [[]])
+        @example([("write", "memory-0", "one")], [("memory-1", "one")] * 2, [[]])
         def holds(before: list[Step], batch: list[tuple[str, str]], meanwhile: list[list[Step]]) -> None:
             runner.run(play(bench, before, batch, meanwhile))
 
@@ -161,11 +159,32 @@ async def play(
         " union all select id from memory.memories where bank = $1 and forgotten) hidden",
         bank,
     )
+    first: dict[str, Answer] = {}
     for sent, answer in zip(records, answers, strict=True):
         assert answer.id == sent.id
         if answer.status == "duplicate":
             assert there[answer.duplicate_of] == sent.text
         elif answer.status in ("stored", "unchanged"):
             assert there.get(sent.id) == sent.text or sent.id in gone
+        elif answer.reason == TWICE:
+            assert first[sent.id].status == "duplicate"
         else:
             assert answer.reason in (TAKEN, FORGOTTEN) and there.get(sent.id) != sent.text
+        first.setdefault(sent.id, answer)
+
+
+@pytest.mark.parametrize("before", ["duplicate", "taken", "forgotten", "stored before"])
+async def test_the_same_id_twice_gets_the_same_answer(bench: Bench, before: str) -> None:
+    there = {"duplicate": ("write", "xxxxxxxx", TRAIN), "taken": ("take", "yyyyyyyy", TRAIN),
+             "forgotten": ("erase", "yyyyyyyy", ""), "stored before": ("write", "yyyyyyyy", TRAIN)}  # fmt: skip
+    await take(bench, BANK, [there[before]])
+    sent, tagged = record("yyyyyyyy", TRAIN), record("yyyyyyyy", TRAIN, tags=["t"])
+    one, two, other = await pushed(bench, Words(bench, BANK), sent, sent, record("yyyyyyyy", "else"))
+    assert one == two and other.status == "rejected"
+    expected = {"duplicate": TWICE, "forgotten": FORGOTTEN}
+    assert other.reason == expected.get(before, TAKEN)
+    one, two = await pushed(bench, Words(bench, BANK), tagged, sent)
+    if before == "stored before":
+        assert (one.reason, two.reason) == (METADATA_DIFFERS, "")
+    else:
+        assert one == two
