@@ -164,6 +164,18 @@ async def test_a_time_outside_the_calendar_is_refused_by_name(bench: Bench) -> N
     )
 
 
+async def test_the_first_moment_of_the_calendar_is_one(bench: Bench) -> None:
+    await bench.push(record("aaaaaaaa"))
+    request = sync_pb2.UpdateStatusRequest()
+    request.last_verified.FromSeconds(-62_135_596_800)
+    for version in (1, 2):
+        done = await update(bench, "aaaaaaaa", version, last_verified=request.last_verified)
+        assert done.version == 2, "the same again changes nothing"
+    (memory,) = (await standing.opened(bench.store, bench.keys, BANK, ["aaaaaaaa"])).memories
+    assert memory.last_verified == request.last_verified
+    assert await bench.superuser("select isfinite(last_verified) from memory.memories")
+
+
 async def test_what_is_hidden_elsewhere_or_nowhere_is_one_not_found(bench: Bench) -> None:
     await bench.push(record("aaaaaaaa"))
     await bench.push(record("elsewhere", "there"), bank="project:other-1")
