@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from kit.errors import LOST
 
 Record = asyncpg.Record
 PATIENCE, STATEMENT_SECONDS = 10.0, 60
+_EPOCH, _TICK = datetime(2000, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+_FIRST_TICK, _LAST_TICK = (_FIRST - _EPOCH) // _TICK, (_LAST - _EPOCH) // _TICK
 _RECORD = "select compliance.record_call($1, $2, $3, $4, $5, $6)"
 
 
@@ -82,6 +86,24 @@ class _Connection(asyncpg.Connection):
         return ""
 
 
+def _ticks(moment: datetime) -> tuple[int]:
+    return ((moment.astimezone(UTC) - _EPOCH) // _TICK,)
+
+
+def _moment(ticks: tuple[int]) -> datetime:
+    return _EPOCH + min(max(ticks[0], _FIRST_TICK), _LAST_TICK) * _TICK
+
+
+async def _keep_times_finite(connection: "asyncpg.Connection[Record]") -> None:
+    """The driver makes infinities of the first and the last moment of the calendar, which no Timestamp can hold.
+
+    So times go as what they are on the wire, microseconds since 2000. An infinity that is there reads as the border.
+    """
+    await connection.set_type_codec(
+        "timestamptz", schema="pg_catalog", format="tuple", encoder=_ticks, decoder=_moment
+    )
+
+
 class Database:
     """A service's connections, all in the service's own role."""
 
@@ -106,6 +128,7 @@ class Database:
                 timeout=10,
                 command_timeout=STATEMENT_SECONDS,
                 connection_class=_Connection,
+                init=_keep_times_finite,
                 server_settings={
                     "role": f"teamlore_{service}",
                     "application_name": f"teamlore-{service}",

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import asyncpg
@@ -18,7 +19,19 @@ select compliance.record_call($2, $3, $4, $5, 'project:a', $1)
 -- name: lock
 -- Takes a lock that one transaction holds at a time.
 select pg_advisory_xact_lock(4711)
+
+-- name: moment
+-- A time, as it went and as it came.
+select $1::timestamptz as back, ($1::timestamptz at time zone 'utc')::text as there,
+       array[$1::timestamptz] || $2::timestamptz[] as all
+
+-- name: infinite
+-- What has no place in a calendar.
+select '-infinity'::timestamptz as first, 'infinity'::timestamptz as last
 """
+
+FIRST, LAST, NOW = (moment.replace(tzinfo=UTC) for moment in (datetime.min, datetime.max, datetime(2026, 5, 4, 3, 2, 1, 987654)))
+TICK = timedelta(microseconds=1)
 
 
 @pytest.fixture
@@ -52,6 +65,18 @@ async def test_what_a_connection_was_left_with_does_not_stay(database: Database)
         assert not connection.is_in_transaction()
         assert await connection.fetchval("select txid_current()") != first
         assert await connection.fetchval("select current_user") == "teamlore_sync"
+
+
+@pytest.mark.parametrize("moment", [FIRST, FIRST + TICK, NOW, LAST - TICK, LAST])
+async def test_a_time_is_kept_to_the_microsecond_and_never_infinite(database: Database, moment: datetime) -> None:
+    row = await database.row("moment", moment, [None, moment])
+    assert row is not None and row["back"] == moment and row["all"] == [moment, None, moment]
+    assert row["there"] == str(moment.replace(tzinfo=None))
+    elsewhere = NOW.astimezone(timezone(timedelta(hours=3)))
+    row = await database.row("moment", elsewhere, [])
+    assert row is not None and row["back"] == NOW
+    row = await database.row("infinite")
+    assert row is not None and tuple(row) == (FIRST, LAST), "what an older release has written can be read"
 
 
 async def test_who_holds_a_lock_and_does_nothing_is_ended_and_told_so(database_url: str, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Pages of lists: opaque tokens that say where to go on, and how much fits into one answer."""
 
-import base64
 import json
 import os
 from collections.abc import Sequence
@@ -8,6 +7,7 @@ from collections.abc import Sequence
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from kit import opaque
 from kit.errors import field_invalid
 
 DEFAULT_SIZE = 100
@@ -35,7 +35,7 @@ class PageTokens:
         body = json.dumps(list(key), ensure_ascii=False).encode().ljust(_PADDED_BYTES)
         nonce = os.urandom(_NONCE_BYTES)
         sealed = self._seal.encrypt(nonce, body, _bound(listing, principal))
-        return base64.urlsafe_b64encode(nonce + sealed).decode().rstrip("=")
+        return opaque.written(nonce + sealed)
 
     def read(self, listing: str, principal: str, token: str, parts: int) -> tuple[str, ...]:
         """The key to go on after; empty texts for the first page.
@@ -45,7 +45,7 @@ class PageTokens:
         if not token:
             return ("",) * parts
         try:
-            raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+            raw = opaque.read(token)
             nonce, sealed = raw[:_NONCE_BYTES], raw[_NONCE_BYTES:]
             body = json.loads(self._seal.decrypt(nonce, sealed, _bound(listing, principal)))
         except (ValueError, InvalidTag) as error:

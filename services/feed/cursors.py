@@ -1,10 +1,10 @@
 """Cursors: opaque, authenticated, bound to a bank and to one history."""
 
-import base64
 import hmac
 import struct
 from dataclasses import dataclass
 
+from kit import opaque
 from kit.errors import Refusal, field_invalid
 
 _BODY = struct.Struct(">qqq")
@@ -40,11 +40,11 @@ class CursorCodec:
         return hmac.digest(self._secret, f"{kind}\0{bank}\0".encode() + body, "sha256")[:_MAC_BYTES]
 
     def _write(self, kind: str, bank: str, body: bytes) -> str:
-        return base64.urlsafe_b64encode(self._mac(kind, bank, body) + body).decode().rstrip("=")
+        return opaque.written(self._mac(kind, bank, body) + body)
 
     def _read(self, kind: str, bank: str, text: str) -> bytes:
         try:
-            raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+            raw = opaque.read(text)
         except ValueError as error:
             raise Refusal("CURSOR_INVALID", "the cursor is not one of this deployment") from error
         mac, body = raw[:_MAC_BYTES], raw[_MAC_BYTES:]

@@ -34,7 +34,8 @@ order by p.seq
 -- name: live
 -- One page of live memories by id, in the columns of `page`.
 select m.last_seq as seq, 'upsert' as kind, 0::bigint as nonce, m.id as memory_id, m.key_page, m.key_slot, m.sealed,
-       timestamptz_send(m.retained_at) || timestamptz_send(m.retained_at) as moments,
+       (select timestamptz_send(changed_at) from memory.change_log where bank = $1 and seq = m.last_seq)
+         || timestamptz_send(m.retained_at) as moments,
        timestamptz_send(m.occurred_at) as occurred_at, timestamptz_send(m.last_verified) as last_verified,
        record_send(row(m.fact_type, m.derivation, m.author, m.lane, m.status, m.version, m.trust, m.may_be_stale, m.superseded_by)) as shared
 from memory.live_memories m where m.bank = $1 and m.id > $2 order by m.id limit $3
@@ -47,7 +48,8 @@ page as materialized (
   select * from memory.present_memories
   where bank = $1 and id > $2 and first_seq <= $3 and (not forgotten or last_seq > $3) order by id limit $4)
 select m.last_seq as seq, 'upsert' as kind, 0::bigint as nonce, m.id as memory_id, m.key_page, m.key_slot, m.sealed,
-       timestamptz_send(m.retained_at) || timestamptz_send(m.retained_at) as moments,
+       (select timestamptz_send(changed_at) from memory.change_log where bank = $1 and seq = m.last_seq)
+         || timestamptz_send(m.retained_at) as moments,
        timestamptz_send(m.occurred_at) as occurred_at, timestamptz_send(m.last_verified) as last_verified,
        record_send(row(m.fact_type, m.derivation, m.author, m.lane, m.status, m.version, m.trust, m.may_be_stale, m.superseded_by)) as shared, h.head, h.horizon
 from h left join page m on true order by m.id

@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Protocol
@@ -22,6 +22,9 @@ TAKEN = "the id is taken"
 FORGOTTEN = "the id was forgotten in this bank; save it under a new id"
 UNREADABLE = "the stored memory of this id cannot be opened; tell the people who run the server"
 METADATA_DIFFERS = "text unchanged; metadata updates are not accepted by push"
+TWICE = "the id stands twice in this push, with another text"
+ROUNDS = 3
+"""So often a push looks at drafts whose near-duplicate was gone when it came to answer; then it stores them unasked."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,10 @@ class PushStore(Protocol):
         """Stores drafts in one commit; gives the ids that were won."""
         ...
 
+    async def live_ids(self, bank: str, ids: Collection[str]) -> set[str]:
+        """Those of the ids that are live in the bank now."""
+        ...
+
 
 class NearDuplicates(Protocol):
     """Asks the index; None when it cannot be asked."""
@@ -139,20 +146,37 @@ class Pusher:
             for item in judged
         ]
         first: dict[str, Draft] = {}
+        again: dict[int, Draft] = {}
         for position, item in enumerate(judged):
-            if isinstance(item, Draft):
-                earlier = first.setdefault(item.id, item)
-                if earlier is not item:
-                    answers[position] = _compare(item, earlier)
+            if isinstance(item, Draft) and first.setdefault(item.id, item) is not item:
+                again[position] = item
         seen = [draft for draft in first.values() if draft.id in known]
         fresh = [draft for draft in first.values() if draft.id not in known]
         outcome = await self._classify_all(bank, seen)
         stored, skipped = await self._store_new(bank, author, policy, fresh)
         outcome.update(stored)
+        repeats = await self._repeated(bank, first, outcome, again)
         for position, item in enumerate(judged):
             if answers[position] is None:
-                answers[position] = outcome[item.id]
+                answers[position] = repeats.get(position) or outcome[item.id]
         return [answer for answer in answers if answer is not None], skipped
+
+    async def _repeated(
+        self, bank: str, first: Mapping[str, Draft], outcome: Mapping[str, Answer], again: Mapping[int, Draft]
+    ) -> dict[int, Answer]:
+        """Answers by position for drafts whose id an earlier one of the push has: what a later push would be told."""
+        if not again:
+            return {}
+        known = await self._store.lookup(bank, list({draft.id for draft in again.values()}))
+        answers = {}
+        for position, draft in again.items():
+            if draft.id in known:
+                answers[position] = await self._classify(bank, draft, known[draft.id])
+            elif draft.text == first[draft.id].text:
+                answers[position] = outcome[draft.id]
+            else:
+                answers[position] = Answer(draft.id, "rejected", TWICE)
+        return answers
 
     async def _ground(self, bank: str, records: Sequence[sync_pb2.Record]) -> tuple[Policy | None, set[str]]:
         """What the store knows beforehand, in one question. An id that breaks its rule is in no table."""
@@ -180,24 +204,51 @@ class Pusher:
     ) -> tuple[dict[str, Answer], bool]:
         """Answers by id for drafts that the store did not know a moment ago."""
         policy = existing or Policy()
+        rounds = 0 if policy.near_duplicates == "off" else ROUNDS
         outcome: dict[str, Answer] = {}
-        found: Mapping[str, str] | None = {}
-        if fresh and policy.near_duplicates != "off":
-            found = await self._index.find(bank, fresh, policy.threshold)
-        near = found or {}
-        if policy.near_duplicates == "skip":
-            for draft in fresh:
-                if draft.id in near:
-                    outcome[draft.id] = Answer(draft.id, "duplicate", duplicate_of=near[draft.id])
-            fresh = [draft for draft in fresh if draft.id not in near]
-        if fresh:
-            won = await self._store.put(bank, author, self._sealed(bank, author, fresh), existing is None)
-            for draft in fresh:
-                if draft.id in won:
-                    warning = f"near-duplicate of {near[draft.id]}" if draft.id in near else ""
-                    outcome[draft.id] = Answer(draft.id, "stored", warning)
-            outcome |= await self._classify_all(bank, [draft for draft in fresh if draft.id not in won])
-        return outcome, found is None
+        named: dict[str, str] = {}
+        drafts, skipped = fresh, False
+        while fresh:
+            near: Mapping[str, str] = {}
+            if rounds:
+                rounds -= 1
+                found = await self._index.find(bank, fresh, policy.threshold)
+                near, skipped = found or {}, skipped or found is None
+            held = near if policy.near_duplicates == "skip" else {}
+            new = [draft for draft in fresh if draft.id not in held]
+            outcome |= await self._put(bank, author, new, existing is None)
+            named = await self._sound(bank, named | dict(near), outcome)
+            fresh = [draft for draft in drafts if draft.id not in outcome and draft.id not in named]
+        for draft_id, target in named.items():
+            if draft_id not in outcome:
+                outcome[draft_id] = Answer(draft_id, "duplicate", duplicate_of=target)
+            elif outcome[draft_id].status == "stored":
+                outcome[draft_id] = Answer(draft_id, "stored", f"near-duplicate of {target}")
+        return outcome, skipped
+
+    async def _put(
+        self, bank: str, author: str, drafts: Sequence[Draft], make_bank: bool
+    ) -> dict[str, Answer]:
+        """Answers by id for drafts that are stored, or lost their ids to somebody since."""
+        if not drafts:
+            return {}
+        won = await self._store.put(bank, author, self._sealed(bank, author, drafts), make_bank)
+        lost = await self._classify_all(bank, [draft for draft in drafts if draft.id not in won])
+        return {draft.id: Answer(draft.id, "stored") for draft in drafts if draft.id in won} | lost
+
+    async def _sound(
+        self, bank: str, named: Mapping[str, str], outcome: Mapping[str, Answer]
+    ) -> dict[str, str]:
+        """Those of the near-duplicates that repeat what is live now, after all that this push did, and not refused by it.
+
+        The index told what was live when it was asked. A target may have been erased since, or have lost its id to
+        another text.
+        """
+        if not named:
+            return {}
+        live = await self._store.live_ids(bank, set(named.values()))
+        refused = {memory_id for memory_id, answer in outcome.items() if answer.status == "rejected"}
+        return {own: target for own, target in named.items() if target in live - refused}
 
     def _sealed(self, bank: str, author: str, drafts: Sequence[Draft]) -> list[SealedDraft]:
         slots = self._allocator.take(bank, author, len(drafts))

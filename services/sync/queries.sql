@@ -53,6 +53,10 @@ select id, author, lane, derivation, fact_type, status, version, occurred_at, re
        last_seq, trust, may_be_stale, superseded_by, last_verified
 from memory.live_memories where bank = $1 and id = any ($2) order by id
 
+-- name: live_ids
+-- Which of these memories are live in the bank now.
+select id from memory.live_memories where bank = $1 and id = any ($2)
+
 -- name: together
 -- Live memories of a bank that go when these ids are forgotten: themselves first, then the other chunks of their retains.
 select id from memory.live_memories where bank = $1 and id = any (memory.together($1, $2))

@@ -73,7 +73,10 @@ def answered(found: Standing | None) -> sync_pb2.UpdateStatusResponse:
             metadata={"version": str(found.version)},
         )
     if found.outcome == "no successor":
-        raise field_invalid("superseded_by", "must be another live memory of this bank")
+        raise field_invalid(
+            "superseded_by",
+            "must be another live memory of this bank, whose own successors do not lead back here",
+        )
     return sync_pb2.UpdateStatusResponse(version=found.version, seq=found.seq)
 
 

@@ -1,7 +1,7 @@
 """Sync's rows: schema `memory`, written only through its functions."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -177,6 +177,10 @@ class Store:
     async def live(self, bank: str, ids: Sequence[str]) -> list[Any]:
         """The rows of those of the ids that are live in the bank, by id."""
         return await self._database.fetch("live_by_id", bank, list(ids))
+
+    async def live_ids(self, bank: str, ids: Collection[str]) -> set[str]:
+        """Those of the ids that are live in the bank now."""
+        return {row["id"] for row in await self._database.fetch("live_ids", bank, list(ids))}
 
     async def together(self, bank: str, ids: Sequence[str]) -> list[str]:
         """The live ones of the ids, then what a forget of them takes along; at most 1000."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,9 @@ async def play(url: str, folder: Path, ops: list[Op], size: int) -> None:
         head = await bank.head()
         erased = {row[0] for row in await sql.fetch("select id from memory.tombstones where bank = $1", bank.name)}
         newest = await bank.live()
+        taken = dict(await sql.fetch("select seq, changed_at from memory.changes where bank = $1", bank.name))
+        for change in (await bank.listed(size)).values():
+            assert change.changed_at.ToDatetime(UTC) == taken[change.seq]
         for seq, live in states.items():
             if seq == 0:
                 continue
@@ -46,6 +50,7 @@ async def play(url: str, folder: Path, ops: list[Op], size: int) -> None:
             assert set(listed) == live - erased, seq
             for memory_id, change in listed.items():
                 assert change.text == f"text of {memory_id}" and not change.deleted
+                assert change.changed_at.ToDatetime(UTC) == taken[change.seq]
                 assert memory_id not in newest or change.seq == newest[memory_id]
         if head["head"]:
             assert {i: c.seq for i, c in (await bank.listed(size, head["head"])).items()} == newest

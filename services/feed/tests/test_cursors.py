@@ -1,5 +1,7 @@
 """A cursor that one cannot go on from is told apart, never silently accepted."""
 
+import string
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +29,17 @@ def test_a_flipped_bit_is_found(bit: int, seq: int) -> None:
     with pytest.raises(Refusal) as caught:
         CODEC.read("project:a", base64.urlsafe_b64encode(bytes(raw)).decode())
     assert caught.value.reason == "CURSOR_INVALID"
+
+
+def test_a_cursor_has_one_form() -> None:
+    text, page = CODEC.write("project:a", Cursor(1, 2, 3)), CODEC.write_page("project:a", "aaaaaaaa")
+    letters = string.ascii_letters + string.digits + "-_"
+    for given_text, read in ((text, CODEC.read), (page, CODEC.read_page)):
+        changed = {given_text[:-1] + letter for letter in letters} - {given_text}
+        for other in changed | {given_text + "=", given_text + "==", given_text + "\n", "=" + given_text}:
+            with pytest.raises(Refusal) as caught:
+                read("project:a", other)
+            assert caught.value.reason == "CURSOR_INVALID"
 
 
 @pytest.mark.parametrize("text", ["garbage", "🙂", "", "A" * 900, "%%%"])

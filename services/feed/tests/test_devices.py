@@ -13,6 +13,7 @@ from services.feed import store as feed_store
 from services.feed.store import QUERIES, Store
 
 BANK = "project:devices-1"
+MIGRATIONS = Path(__file__).parents[2] / "sync" / "migrations"
 
 
 @pytest.fixture
@@ -71,3 +72,24 @@ async def test_one_that_comes_back_still_owes_what_it_had_not_confirmed(store: S
     assert await register(store, "a", "b") == ["new", "new"]
     acked = {each.device_id: each.acked_seq for each in await store.devices(BANK, None, "", 10)}
     assert acked == {"a": 0, "b": 9}
+
+
+async def test_nothing_is_confirmed_before_it_is_there(store: Store, database_url: str) -> None:
+    await register(store, "a", "b")
+    assert await store.ack_erasures(BANK, "a", "user:alice", 2**63 - 1)
+    sql = await asyncpg.connect(database_url)
+    await sql.execute("select memory.open_bank($1)", BANK)
+    await sql.execute("update memory.heads set head = 9 where bank = $1", BANK)
+
+    async def acked() -> dict[str, int]:
+        return {each.device_id: each.acked_seq for each in await store.devices(BANK, None, "", 10)}
+
+    assert await acked() == {"a": 0, "b": 0}
+    assert await store.ack_erasures(BANK, "a", "user:alice", 2**63 - 1)
+    assert await store.ack_erasures(BANK, "b", "user:alice", 4)
+    assert await acked() == {"a": 9, "b": 4}
+    # What an older release let pass does not count.
+    await sql.execute("update memory.mirrors set acked_seq = 10 where device_id = 'a'")
+    await sql.execute((MIGRATIONS / "0061_pre_ack_in_advance.sql").read_text())
+    await sql.close()
+    assert await acked() == {"a": 0, "b": 4}

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from kit.errors import Refusal
 from kit.pii import PersonalData
 from kit.sealing import KeyStore
 from kit.validation import violations_of
+from services.sync import standing, store
 from services.sync.neighbours import LONGEST_ASKED, IndexClient, question
 from services.sync.pushing import FORGOTTEN, METADATA_DIFFERS, TAKEN, UNREADABLE, Answer, Known, Pusher, Terms
 from services.sync.records import Draft, Rejected, judge
@@ -40,7 +42,13 @@ class Index:
     async def find(self, bank: str, drafts: Sequence[Draft], threshold: float) -> Mapping[str, str] | None:
         if self.answer:
             self.asked.append(threshold)
-        return self.answer
+        await self.meanwhile()
+        if self.answer is None:
+            return None
+        return {draft.id: self.answer[draft.id] for draft in drafts if draft.id in self.answer}
+
+    async def meanwhile(self) -> None:
+        """What others do while the index looks; nothing, unless a test says so."""
 
 
 def record(memory_id: str, text: str = "We use SQS.", **more: object) -> sync_pb2.Record:
@@ -510,3 +518,43 @@ async def test_an_id_that_postgres_would_not_take_is_that_records_fault(bench: B
         record("aaaaaaaa"), record("nul\0nul\0"), record("x" * 5000), record("\u00e4" * 9)
     )
     assert [each.status for each in answers] == ["stored", "rejected", "rejected", "rejected"]
+
+
+BORDERS = [(-62_135_596_800, 0), (-62_135_596_800, 999), (253_402_300_799, 999_999_000), (253_402_300_799, 999_999_999)]
+
+
+@pytest.mark.parametrize("seconds, nanos", BORDERS)
+async def test_the_first_and_the_last_moment_are_kept_as_any(bench: Bench, seconds: int, nanos: int) -> None:
+    sent = record("aaaaaaaa")
+    sent.occurred_at.seconds, sent.occurred_at.nanos = seconds, nanos
+    assert await bench.push(sent) == [Answer("aaaaaaaa", "stored")]
+    assert await bench.push(sent) == [Answer("aaaaaaaa", "unchanged")]
+    (memory,) = (await standing.opened(bench.store, bench.keys, BANK, ["aaaaaaaa"])).memories
+    assert (memory.occurred_at.seconds, memory.occurred_at.nanos) == (seconds, nanos // 1000 * 1000)
+    assert await bench.superuser("select isfinite(occurred_at) from memory.memories")
+
+
+async def test_what_an_older_release_stored_as_infinite_is_set_right(bench: Bench) -> None:
+    sent = record("aaaaaaaa")
+    sent.occurred_at.FromSeconds(-62_135_596_800)
+    await bench.push(sent, record("bbbbbbbb", "other"))
+    connection = await asyncpg.connect(bench.url)
+    await connection.execute(
+        "alter table memory.memories drop constraint finite_times, disable trigger memory_grows;"
+        "update memory.memories set occurred_at = '-infinity', last_verified = 'infinity' where id = 'aaaaaaaa';"
+        "alter table memory.memories enable trigger memory_grows"
+    )
+    assert await bench.push(sent) == [Answer("aaaaaaaa", "unchanged")], "it is read as it was meant"
+    migration = Path(store.__file__).with_name("migrations") / "0060_post_finite_times.sql"
+    async with connection.transaction():
+        await connection.execute(migration.read_text())
+    rows = await connection.fetch("select occurred_at, last_verified from memory.memories order by id")
+    first, last = (moment.replace(tzinfo=UTC) for moment in (datetime.min, datetime.max))
+    assert [tuple(row) for row in rows] == [(first, last), (None, None)]
+    with pytest.raises(asyncpg.CheckViolationError, match="finite_times"):
+        await connection.execute(
+            "select * from memory.status($1, 'aaaaaaaa', 1, null, null, null, null, 'infinity', false)", BANK
+        )
+    with pytest.raises(asyncpg.CheckViolationError, match="without a change"):
+        await connection.execute("update memory.memories set version = 2")
+    await connection.close()

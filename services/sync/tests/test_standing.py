@@ -1,10 +1,12 @@
 """What is held of a memory: compare-and-set, who may vouch as a human, and what a reader by id gets."""
 
 import asyncio
+import itertools
 import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 from teamlore.common.v1.citation_pb2 import Citation
 from teamlore.sync.v1 import sync_pb2
@@ -30,8 +32,6 @@ async def update(
 
 
 async def digest_holds(bench: Bench) -> None:
-    import asyncpg
-
     connection = await asyncpg.connect(bench.url)
     await check_digest(connection, BANK)
     await connection.close()
@@ -146,6 +146,65 @@ async def test_a_successor_is_another_live_memory_of_the_bank(bench: Bench, succ
     assert (caught.value.reason, caught.value.violations[0].field) == ("FIELD_INVALID", "superseded_by")
 
 
+@pytest.mark.parametrize("length", [2, 3, 5])
+async def test_nothing_takes_the_place_of_what_took_its_own(bench: Bench, length: int) -> None:
+    ids = [f"circle-{number}" for number in range(length)]
+    await bench.push(*(record(memory_id, f"text of {memory_id}") for memory_id in [*ids, "outside1"]))
+    for old, new in itertools.pairwise(ids):
+        await update(bench, old, 1, status="superseded", superseded_by=new)
+    with pytest.raises(Refusal) as caught:
+        await update(bench, ids[-1], 1, status="superseded", superseded_by=ids[0])
+    assert (caught.value.reason, caught.value.violations[0].field) == ("FIELD_INVALID", "superseded_by")
+    assert (await update(bench, ids[-1], 1, superseded_by="outside1")).version == 2
+    # Where the way back leads over one that is gone, there is none.
+    with audit.calling(audit.CallContext("memory.forget", "user:bob", "t")):
+        await bench.store.erase(BANK, [ids[1]], "user:bob", "op")
+    if length > 2:
+        assert (await update(bench, ids[-1], 2, superseded_by=ids[0])).version == 3
+
+
+async def test_a_circle_that_is_there_is_no_successor(bench: Bench) -> None:
+    await bench.push(*(record(f"circle-{number}", f"text {number}") for number in range(3)))
+    await bench.superuser("alter table memory.memories disable trigger memory_grows")
+    await bench.superuser(
+        "update memory.memories set superseded_by = 'circle-' || (3 - right(id, 1)::int) where id > 'circle-0'"
+    )
+    with pytest.raises(Refusal):
+        await update(bench, "circle-0", 1, superseded_by="circle-1")
+
+
+@pytest.mark.parametrize("other", ["names the first", "is forgotten"])
+async def test_of_two_at_once_the_later_sees_the_earlier(bench: Bench, other: str) -> None:
+    await bench.push(record("aaaaaaaa"), record("bbbbbbbb", "other"))
+    head = await asyncpg.connect(bench.url)
+    held = head.transaction()
+    await held.start()
+    await head.execute("select from memory.heads where bank = $1 for update", BANK)
+
+    async def forgotten() -> None:
+        with audit.calling(audit.CallContext("memory.forget", "user:bob", "t")):
+            await bench.store.forget(BANK, ["bbbbbbbb"])
+
+    async def waiting(count: int) -> None:
+        stuck = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        async with asyncio.timeout(20):
+            while await bench.superuser(stuck) < count:
+                await asyncio.sleep(0.01)
+
+    first = asyncio.create_task(
+        forgotten() if other == "is forgotten" else update(bench, "bbbbbbbb", 1, superseded_by="aaaaaaaa")
+    )
+    await waiting(1)
+    second = asyncio.create_task(update(bench, "aaaaaaaa", 1, superseded_by="bbbbbbbb"))
+    await waiting(2)
+    await held.rollback()
+    await head.close()
+    await first
+    with pytest.raises(Refusal) as caught:
+        await second
+    assert caught.value.violations[0].field == "superseded_by"
+
+
 async def test_a_time_outside_the_calendar_is_refused_by_name(bench: Bench) -> None:
     request = sync_pb2.UpdateStatusRequest(bank=BANK, id="aaaaaaaa", version=1)
     request.last_verified.seconds = 2**60
@@ -162,6 +221,18 @@ async def test_a_time_outside_the_calendar_is_refused_by_name(bench: Bench) -> N
     assert standing.change_of(request, False) == StatusChange(
         last_verified=request.last_verified.ToDatetime().astimezone()
     )
+
+
+async def test_the_first_moment_of_the_calendar_is_one(bench: Bench) -> None:
+    await bench.push(record("aaaaaaaa"))
+    request = sync_pb2.UpdateStatusRequest()
+    request.last_verified.FromSeconds(-62_135_596_800)
+    for version in (1, 2):
+        done = await update(bench, "aaaaaaaa", version, last_verified=request.last_verified)
+        assert done.version == 2, "the same again changes nothing"
+    (memory,) = (await standing.opened(bench.store, bench.keys, BANK, ["aaaaaaaa"])).memories
+    assert memory.last_verified == request.last_verified
+    assert await bench.superuser("select isfinite(last_verified) from memory.memories")
 
 
 async def test_what_is_hidden_elsewhere_or_nowhere_is_one_not_found(bench: Bench) -> None:

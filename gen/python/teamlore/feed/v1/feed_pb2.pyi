@@ -95,7 +95,9 @@ class Change(_message.Message):
     may_be_stale: _builtins.bool
     """True where somebody thinks that it may no longer hold."""
     superseded_by: _builtins.str
-    """The memory of the bank that took its place; empty for none."""
+    """The memory of the bank that took its place; empty for none. It may have been forgotten since: then nothing stands in
+    its place, and it is recalled again when somebody changes its status.
+    """
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The tags."""

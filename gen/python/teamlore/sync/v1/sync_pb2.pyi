@@ -213,7 +213,7 @@ class PushResult(_message.Message):
     reason: _builtins.str
     """Why, in words, where there is something to say."""
     duplicate_of: _builtins.str
-    """The memory of this bank that the record repeats, with `duplicate`."""
+    """The memory of this bank that the record repeats, with `duplicate`; live when all of the push was done."""
     def __init__(
         self,
         *,
@@ -390,7 +390,9 @@ class Memory(_message.Message):
     may_be_stale: _builtins.bool
     """True where somebody thinks that it may no longer hold."""
     superseded_by: _builtins.str
-    """The memory of the bank that took its place; empty for none."""
+    """The memory of the bank that took its place; empty for none. It may have been forgotten since: then nothing stands in
+    its place, and it is recalled again when somebody changes its status.
+    """
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The tags."""
@@ -537,7 +539,7 @@ class UpdateStatusRequest(_message.Message):
     may_be_stale: _builtins.bool
     """Whether it may no longer hold."""
     superseded_by: _builtins.str
-    """Another live memory of the bank that takes its place; empty for none."""
+    """Another live memory of the bank that takes its place, and whose own successors do not lead back here; empty for none."""
     @_builtins.property
     def last_verified(self) -> _timestamp_pb2.Timestamp:
         """When somebody looked whether it holds; at most five minutes ahead of the server's clock."""
