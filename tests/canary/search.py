@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.files import contents
+
 
 @dataclass(frozen=True)
 class Found:
@@ -42,10 +44,7 @@ def search(folders: Iterable[Path], words: Iterable[str], raw: Iterable[bytes] =
         wanted += [("raw bytes", needle), *encodings(needle)]
     found = []
     for folder in folders:
-        for path in sorted(folder.rglob("*")):
-            if not path.is_file():
-                continue
-            data = path.read_bytes()
+        for path, data in contents(folder):
             lower = data.lower()
             for form, needle in wanted:
                 if needle in data or (form in ("plain", "hex") and needle.lower() in lower):

@@ -9,6 +9,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.rpc import error_details_pb2, status_pb2
 
 Metadata = Sequence[tuple[str, str]]
+STATUS_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,20 @@ async def call(
 ) -> Outcome:
     """One call with raw bytes; of a stream the first message."""
     path = f"/{method.containing_service.full_name}/{method.name}"
-    try:
-        if method.server_streaming:
-            answer = await first_answer(channel, method, raw, metadata, timeout)
-        else:
-            answer = await channel.unary_unary(path)(raw, metadata=metadata, timeout=timeout)
-        return Outcome("OK", answer=answer if isinstance(answer, bytes) else b"")
-    except grpc.aio.AioRpcError as error:
-        return outcome_of(error)
+    tries = STATUS_TRIES if method.client_streaming else 1
+    while True:
+        try:
+            if method.server_streaming:
+                answer = await first_answer(channel, method, raw, metadata, timeout)
+            else:
+                answer = await channel.unary_unary(path)(raw, metadata=metadata, timeout=timeout)
+            return Outcome("OK", answer=answer if isinstance(answer, bytes) else b"")
+        except grpc.aio.AioRpcError as error:
+            tries -= 1
+            # grpc.aio puts an INTERNAL of its own, without details, in the place of the status where a write meets the
+            # end of the stream before the status does. A server that says so says it again.
+            if not tries or error.code() is not grpc.StatusCode.INTERNAL or error.trailing_metadata():
+                return outcome_of(error)
 
 
 def service_of(method: MethodDescriptor) -> str:

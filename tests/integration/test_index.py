@@ -16,6 +16,7 @@ from teamlore.sync.v1 import sync_pb2
 
 from services.index import term_points
 from services.index.vectors import COLLECTION, point_id
+from tests.files import contents
 from tests.integration.conftest import RunningStack
 from tests.integration.test_walking_slice import reason_of, record
 
@@ -74,7 +75,7 @@ def engine(stack: RunningStack) -> AsyncQdrantClient:
 
 
 def files_hold(folder: Path, needle: bytes) -> bool:
-    return any(path.is_file() and needle in path.read_bytes() for path in folder.rglob("*"))
+    return any(needle in content for _, content in contents(folder))
 
 
 def vector_bytes(vector: object) -> bytes:

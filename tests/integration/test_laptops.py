@@ -15,6 +15,7 @@ import pytest
 from teamlore.feed.v1 import feed_pb2
 from teamlore.sync.v1 import sync_pb2
 
+from tests.files import contents
 from tests.integration.conftest import ROOT, RunningStack
 
 SERVICES = ("auth", "sync", "feed", "compliance")
@@ -67,8 +68,9 @@ class Laptop:
         parts = (plain[shift:] for shift in range(3))
         needles = {plain, word.encode("utf-16-le"), word.encode("utf-16-be"), plain.hex().encode()}
         needles |= {base64.b64encode(part[: len(part) // 3 * 3]) for part in parts}
-        files = (file for file in self.home.rglob("*") if file.is_file())
-        return [file.name for file in files if any(needle in file.read_bytes() for needle in needles)]
+        return [
+            file.name for file, content in contents(self.home) if any(needle in content for needle in needles)
+        ]
 
 
 @dataclass(frozen=True)

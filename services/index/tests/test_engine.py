@@ -23,6 +23,7 @@ from qdrant_client import AsyncQdrantClient, models
 
 from services.index.engine import shards
 from services.index.engine.complaints import Complaints
+from tests.files import contents
 
 ROOT = Path(__file__).parents[3]
 DIMENSION = 32
@@ -63,10 +64,9 @@ class Engine:
     def on_disk(self, needles: list[bytes]) -> list[bool]:
         """For each byte string whether any file of the folder holds it (the files' empty tails left out)."""
         found = [False] * len(needles)
-        for path in self.folder.rglob("*"):
-            if path.is_file():
-                content = path.read_bytes().rstrip(b"\0") + bytes(16)
-                found = [seen or needle in content for seen, needle in zip(found, needles, strict=True)]
+        for _, content in contents(self.folder):
+            content = content.rstrip(b"\0") + bytes(16)
+            found = [seen or needle in content for seen, needle in zip(found, needles, strict=True)]
         return found
 
 
