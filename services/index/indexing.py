@@ -274,19 +274,17 @@ async def erase(
     """Destroys the vectors and the terms of buried memories; counts those that this erasure is purged of by this call.
 
     The order against the followers of all replicas is kept by the locks on the bank's two cursor rows. A follower that
-    saw a memory live holds its lock from that look until it has written: this call waits for it and deletes after it. A
-    follower that looks later sees that the memory is buried and writes nothing. The delete waits for the files,
-    also for the bytes of points that a follower has hidden already, and is repeated in full when the call is.
+    saw a memory live holds its lock from that look until it has written: this call waits for it, once, and deletes after
+    it. A follower that looks later sees that the memory is buried and writes nothing. Nothing is held meanwhile, so
+    that erasures of one bank share the engine's rewrites, and a slow rewrite stops no follower. The delete waits for
+    the files, also for the bytes of points that a follower has hidden already, and is repeated in full when the call is.
     A memory that is live keeps its points, whoever asks: nothing would bring it back.
     """
-
-    async def destroy() -> list[str]:
-        live = await store.live(bank, ids)
-        buried = [memory_id for memory_id in ids if memory_id not in live]
-        in_flight.drop(bank, buried)
-        for points in collections:
-            if await points.exists():
-                await points.delete(bank, buried, wait=True)
-        return buried
-
-    return await store.erase(erasure_id, bank, destroy)
+    await store.settled(bank)
+    live = await store.live(bank, ids)
+    buried = [memory_id for memory_id in ids if memory_id not in live]
+    in_flight.drop(bank, buried)
+    for points in collections:
+        if await points.exists():
+            await points.delete(bank, buried, wait=True)
+    return await store.purged(erasure_id, bank, buried)

@@ -33,12 +33,12 @@ select c.seq, h.head from index.term_cursors c join memory.bank_heads h on h.ban
 where c.bank = $1 and h.head > c.seq
 
 -- name: terms_claim
--- Keeps erasures away from a bank's terms for as long as the transaction lasts; no row where the cursor was moved.
+-- Lets erasures of a bank's terms wait for as long as the transaction lasts; no row where the cursor was moved.
 select seq from index.term_cursors where bank = $1 and seq = $2 for update
 
--- name: terms_hold
--- Takes a bank away from all who follow its terms, waiting for the one that has it.
-select seq from index.term_cursors where bank = $1 for update
+-- name: terms_settled
+-- Waits for the one that has claimed a bank's terms; those who ask this do not wait for each other.
+select seq from index.term_cursors where bank = $1 for share
 
 -- name: terms_save
 -- Notes how far the terms of a bank were followed.
@@ -63,12 +63,12 @@ select c.seq, t.seq as head from index.cursors c join index.term_cursors t on t.
 where c.bank = $1 and t.seq > c.seq
 
 -- name: vectors_claim
--- Keeps erasures away from a bank's vectors for as long as the transaction lasts; no row where the cursor was moved.
+-- Lets erasures of a bank's vectors wait for as long as the transaction lasts; no row where the cursor was moved.
 select seq from index.cursors where bank = $1 and seq = $2 for update
 
--- name: vectors_hold
--- Takes a bank away from all who follow its vectors, waiting for the one that has it.
-select seq from index.cursors where bank = $1 for update
+-- name: vectors_settled
+-- Waits for the one that has claimed a bank's vectors; those who ask this do not wait for each other.
+select seq from index.cursors where bank = $1 for share
 
 -- name: vectors_save
 -- Notes how far the vectors of a bank were followed.

@@ -1,7 +1,7 @@
 """What index reads and keeps in Postgres: the granted views of `memory`, and its own cursors."""
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class Turn:
 
     @contextlib.asynccontextmanager
     async def claim(self, through: int) -> AsyncIterator[bool]:
-        """Keeps erasures out while points are written, then moves the cursor; false where it was moved meanwhile.
+        """Lets erasures wait while points are written, then moves the cursor; false where it was moved meanwhile.
 
         Each statement within sees what is committed by then, so a memory can be looked at again. The server ends a claim
         that does nothing for some seconds: nothing that takes long belongs in here.
@@ -125,16 +125,18 @@ class Store:
                     connection.terminate()  # or the turn would stay taken for as long as the pool has the connection
                     raise
 
-    async def erase(self, erasure_id: str, bank: str, destroy: Callable[[], Awaitable[Sequence[str]]]) -> int:
-        """Runs `destroy`, which gives the ids it purged, while no process follows the bank.
+    async def settled(self, bank: str) -> None:
+        """Returns when every process that claimed this bank before has written what it claimed it for."""
+        for kind in (TERMS, VECTORS):
+            await self.database.fetch(f"{kind}_settled", bank)
 
-        Counts those ids that this erasure had not purged before; the call's audit row is written when there are any.
+    async def purged(self, erasure_id: str, bank: str, ids: Sequence[str]) -> int:
+        """Notes what was destroyed; counts those ids of which this erasure had not been purged before.
+
+        The call's audit row is written when there are any.
         """
         async with self.database.transaction() as tx:
-            for kind in (TERMS, VECTORS):
-                await tx.fetch(f"{kind}_make_cursor", bank)
-                await tx.fetch(f"{kind}_hold", bank)
-            fresh = await tx.fetch("note_purged", erasure_id, await destroy())
+            fresh = await tx.fetch("note_purged", erasure_id, sorted(ids))
             tx.changed(bank, len(fresh))
         return len(fresh)
 

@@ -51,9 +51,12 @@ class Parts:
         self._note("live")
         return self._live & set(ids)
 
-    async def erase(self, erasure_id: str, bank: str, destroy: Any) -> int:
-        self._note("hold")
-        return len(await destroy())
+    async def settled(self, bank: str) -> None:
+        self._note("settled")
+
+    async def purged(self, erasure_id: str, bank: str, ids: Sequence[str]) -> int:
+        self._note("purged")
+        return len(ids)
 
     async def exists(self) -> bool:
         return True
@@ -126,7 +129,7 @@ async def test_an_erasure_waits_for_the_bank_then_for_the_files_and_spares_the_l
     parts: Any = Parts([change("a")], live_later={"alive"})
     parts.points = {"a", "alive"}
     assert await erase(parts, (parts, parts), InFlight(), "erasure", BANK, ["a", "b", "alive"]) == 2
-    assert parts.log[0] == ("hold",) and parts.log[2:] == [("delete", ["a", "b"], True)] * 2
+    assert parts.log == [("settled",), ("live",), *[("delete", ["a", "b"], True)] * 2, ("purged",)]
     assert parts.points == {"alive"}
 
 

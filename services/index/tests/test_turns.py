@@ -29,6 +29,10 @@ class Slow:
 
     def __init__(self) -> None:
         self.asked, self.go = asyncio.Event(), asyncio.Event()
+        self.writing, self.write = asyncio.Event(), asyncio.Event()
+        self.write.set()
+        self.rewriting, self.rewritten = 0, asyncio.Event()
+        self.rewritten.set()
         self.points: set[str] = set()
 
     async def embed(self, texts: Sequence[str], urgency: Urgency) -> list[Seen]:
@@ -43,9 +47,14 @@ class Slow:
         return self.points & set(ids)
 
     async def put(self, bank: str, points: Sequence[Any]) -> None:
+        self.writing.set()
+        await self.write.wait()
         self.points |= {point.id for point in points}
 
     async def delete(self, bank: str, ids: Sequence[str], *, wait: bool) -> None:
+        if wait:
+            self.rewriting += 1
+            await self.rewritten.wait()
         self.points -= set(ids)
 
 
@@ -60,6 +69,18 @@ class World:
     def follower(self, replica: int = 0) -> Follower:
         slow: Any = self.slow
         return Follower(self.stores[replica], VectorWork(self.stores[replica], slow, slow, InFlight(), 3))
+
+    def erase(self, memory_id: str, erasure_id: str, replica: int = 1) -> "asyncio.Task[int]":
+        slow: Any = self.slow
+        with calling(CallContext("index.purge", "service:compliance", "")):
+            return asyncio.create_task(
+                indexing.erase(self.stores[replica], (slow,), InFlight(), erasure_id, BANK, [memory_id])
+            )
+
+    async def bury(self, memory_id: str, erasure_id: str) -> None:
+        await self.admin.execute(
+            "select memory.erase($1, array[$2], 'user:alice', $3)", BANK, memory_id, erasure_id
+        )
 
     async def seq(self) -> int | None:
         found: int | None = await self.admin.fetchval("select seq from index.cursors where bank = $1", BANK)
@@ -99,14 +120,43 @@ async def test_a_model_that_takes_longer_than_the_server_has_patience_still_gets
 async def test_an_erasure_waits_for_no_model_and_what_it_buried_is_not_written(world: World) -> None:
     following = asyncio.create_task(world.follower().follow(BANK))
     await world.slow.asked.wait()
-    await world.admin.execute("select memory.erase($1, array['a'], 'user:alice', repeat('1', 32))", BANK)
-    slow: Any = world.slow
-    with calling(CallContext("index.purge", "service:compliance", "")):
-        assert await indexing.erase(world.stores[1], (slow,), InFlight(), "1" * 32, BANK, ["a"]) == 1
+    await world.bury("a", "1" * 32)
+    assert await world.erase("a", "1" * 32) == 1
     assert not following.done()
     world.slow.go.set()
     await following
     assert world.slow.points == {"b"}
+
+
+async def test_an_erasure_waits_for_the_one_who_saw_its_memory_live_and_deletes_after_it(world: World) -> None:
+    world.slow.go.set()
+    world.slow.write.clear()
+    following = asyncio.create_task(world.follower().follow(BANK))
+    await world.slow.writing.wait()
+    await world.bury("a", "1" * 32)
+    erasing = world.erase("a", "1" * 32)
+    await asyncio.wait([erasing], timeout=PATIENCE / 3)
+    assert not erasing.done()
+    world.slow.write.set()
+    await following
+    assert await erasing == 1 and world.slow.points == {"b"}
+
+
+async def test_erasures_whose_files_take_long_wait_for_each_other_no_more_than_a_follower_does(
+    world: World,
+) -> None:
+    world.slow.go.set()
+    world.slow.rewritten.clear()
+    await world.bury("a", "1" * 32)
+    await world.bury("b", "2" * 32)
+    erasing = [world.erase("a", "1" * 32, 0), world.erase("b", "2" * 32, 1)]
+    async with asyncio.timeout(20):
+        while world.slow.rewriting < 2:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(PATIENCE * 1.5)  # nor does the server end what they hold
+        assert not await world.follower().follow(BANK) and await world.seq() == 2
+    world.slow.rewritten.set()
+    assert await asyncio.gather(*erasing) == [1, 1] and not world.slow.points
 
 
 async def test_one_process_at_a_time_has_the_turn_and_a_dead_one_leaves_it(world: World) -> None:
