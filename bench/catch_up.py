@@ -1,7 +1,8 @@
 """`make bench-catch-up`: how fast one feed process tells a bank's whole history, unsealing included.
 
-Each round measures all ways one after the other on the same rows of about 500 characters, so that each feels the same
-machine; medians are reported, with the spread of the rounds. `catchup_rows_s` is wall time on a machine that the reader
+Each round measures all ways one after the other on the same rows of about 500 characters, pushed 100 at once as laptops
+do, so that each feels the same machine (a row that was pushed alone has a time of its own, and costs the feed an eighth
+more); medians are reported, with the spread of the rounds. `catchup_rows_s` is wall time on a machine that the reader
 and Postgres share, the reader leaving the bytes as they come; `catchup_feed_cpu_rows_s` is what the feed process does in
 a second of its own CPU. CATCHUP_CHANGES and CATCHUP_ROUNDS make it shorter.
 """

@@ -18,7 +18,8 @@ from tests.integration.conftest import RunningStack
 
 PUT = "select stored_id, stored_seq from memory.put($1, 'user:alice', $2, $3, $4, $5, $6, $7)"
 CURSORS = ("index.term_cursors", "index.cursors")
-BATCH = 500
+BATCH, PUSH = 500, 100
+"""Memories that are made at once, and that are stored as one push would store them: with one time and keys of its own."""
 
 
 async def _put_vectors(engine: AsyncQdrantClient, bank: str, ids: Sequence[str], vectors: np.ndarray) -> None:
@@ -37,6 +38,33 @@ async def _put_vectors(engine: AsyncQdrantClient, bank: str, ids: Sequence[str],
     await engine.grpc_points.Upsert(wire.UpsertPoints(collection_name=COLLECTION, wait=True, points=points))
 
 
+async def _put(
+    database: asyncpg.Connection,
+    allocator: Allocator,
+    keys: KeyStore,
+    bank: str,
+    ids: Sequence[str],
+    texts: Sequence[str],
+) -> None:
+    """Stores memories by one commit, and says that the index has them."""
+    slots = allocator.take(bank, "user:alice", len(ids))
+    sealed = [
+        seal(keys.fresh_key(slot), bank, memory_id, sync_pb2.MemoryContent(text=text).SerializeToString())
+        for slot, memory_id, text in zip(slots, ids, texts, strict=True)
+    ]
+    columns = ([slot.page for slot in slots], [slot.index for slot in slots], sealed)
+    async with database.transaction():
+        won = await database.fetch(PUT, bank, ids, [""] * len(ids), [None] * len(ids), *columns)
+        seqs = ([row[0] for row in won], [row[1] for row in won])
+        await database.execute("select memory.add_to_digest($1, $2, $3)", bank, *seqs)
+        for cursors in CURSORS:
+            await database.execute(
+                f"insert into {cursors} values ($1, $2) on conflict (bank) do update set seq = excluded.seq",
+                bank,
+                max(seqs[1]),
+            )
+
+
 async def fill(stack: RunningStack, bank: str, texts: Sequence[str], near_duplicates: str = "skip") -> None:
     """Stores these texts as memories of the bank, with their terms and with vectors drawn at random."""
     rng, keys = random.Random(bank), KeyStore(stack.data / "keys" / "keystore.db")
@@ -53,22 +81,9 @@ async def fill(stack: RunningStack, bank: str, texts: Sequence[str], near_duplic
     for start in range(0, len(texts), BATCH):
         batch = texts[start : start + BATCH]
         ids = [f"{rng.getrandbits(64):016x}" for _ in batch]
-        slots = allocator.take(bank, "user:alice", len(ids))
-        content = [sync_pb2.MemoryContent(text=text).SerializeToString() for text in batch]
-        sealed = [
-            seal(keys.fresh_key(slot), bank, i, c) for slot, i, c in zip(slots, ids, content, strict=True)
-        ]
-        columns = ([s.page for s in slots], [s.index for s in slots], sealed)
-        async with database.transaction():
-            won = await database.fetch(PUT, bank, ids, [""] * len(ids), [None] * len(ids), *columns)
-            seqs = ([r[0] for r in won], [r[1] for r in won])
-            await database.execute("select memory.add_to_digest($1, $2, $3)", bank, *seqs)
-            for cursors in CURSORS:
-                await database.execute(
-                    f"insert into {cursors} values ($1, $2) on conflict (bank) do update set seq = excluded.seq",
-                    bank,
-                    max(seqs[1]),
-                )
+        for first in range(0, len(ids), PUSH):
+            pushed = slice(first, first + PUSH)
+            await _put(database, allocator, keys, bank, ids[pushed], batch[pushed])
         vectors = np.random.default_rng(start).standard_normal((len(ids), 384)).astype("float32")
         keyed = [(memory_id, terms.of(bank, text)) for memory_id, text in zip(ids, batch, strict=True)]
         # The engine writes one batch while the next one is made.

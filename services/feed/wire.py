@@ -64,6 +64,8 @@ _NAMED = [_ID + length for length in _SMALL[:128]]
 _shared: dict[bytes, bytes] = {}
 # By second: all of a Timestamp that stands before its nanoseconds, by how many bytes those take beyond the lower two.
 _seconds: dict[int, tuple[bytes, ...]] = {}
+# What one push brought has one time: its fields, by the column of the query. Most of a page is of few pushes.
+_times: dict[bytes, bytes] = {}
 
 
 def _stamp(moment: int) -> bytes:
@@ -86,6 +88,19 @@ def _stamp(moment: int) -> bytes:
 def _whole(second: int) -> bytes:
     seconds = second + _EPOCH_2000
     return b"\x08" + varint(seconds) if seconds else b""
+
+
+def _changed_and_retained(moments: bytes) -> bytes:
+    """Both fields, from the column of the query."""
+    found = _times.get(moments)
+    if found is None:
+        if len(_times) > _CACHED:
+            _times.clear()
+        changed, retained = _MOMENTS.unpack(moments)
+        stamp = _stamp(changed)
+        found = _CHANGED + stamp + _RETAINED + (stamp if retained == changed else _stamp(retained))
+        _times[moments] = found
+    return found
 
 
 def _values(row: bytes) -> Iterator[tuple[str, str | int | bool]]:
@@ -139,8 +154,7 @@ def upsert(
 
     `moments` and the two times are columns of the query, `shared` is what `shared_fields` gave.
     """
-    changed, retained = _MOMENTS.unpack(moments)
-    rest = b"".join((_SEQ, varint(seq), _CHANGED, _stamp(changed), _RETAINED, _stamp(retained), shared))
+    rest = _SEQ + varint(seq) + _changed_and_retained(moments) + shared
     if occurred is not None:
         rest += _OCCURRED + _stamp(_MOMENT.unpack(occurred)[0])
     if verified is not None:
