@@ -9,13 +9,15 @@ of its patterns can match, and RE2 looks for all of them in one pass.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
 import re2
 from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
+
+from kit.texts import as_drawn
 
 # Detectors of things with a shape of their own; those that guess by entropy flag ordinary prose.
 _DETECTORS = (
@@ -25,7 +27,12 @@ _DETECTORS = (
     "TwilioKeyDetector",
 )  # fmt: skip
 # What the name of a secret ends or goes on with: DB_PASSWORD, userPassword, aws_secret_access_key, client-secret.
-_WORD = r"(?:password|passwd|passphrase|api[_-]?key|access[_-]?key|secret|token)"
+# Of pwd, which is a folder's name to a shell, only what names none.
+_FOLDER = r"""\w{0,32}["']?[ \t]{0,4}[:=][ \t]{0,4}["']?[/~.$]"""
+_WORD = (
+    r"(?:password|passwd|passphrase|passcode|passwort|kennwort|api[_-]?key|access[_-]?key|secret|token|"
+    rf"pwd(?!{_FOLDER}))"
+)
 # A passphrase goes whole. It holds neither of its quotes, so that no text makes the search for the closing one slow.
 _QUOTED = "|".join(
     rf"{opening}(?P<{name}>(?:[^{opening}{closing}\\\n]|\\.){{6,1000}})[{closing}]"
@@ -58,7 +65,8 @@ _HINTS = {
     "NPM Token": "npm_",
     "OpenAI Token": "sk-",
     "Teamlore Token": "tlk_",
-    "Secret Keyword": r"(?i:passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|secret|token)[^\s\"':=]*[\"']?[ \t]*[:=]",
+    "Secret Keyword": r"(?i:passw(?:or)?[dt]|passphrase|passcode|kennwort|pwd|api[_-]?key|access[_-]?key|secret|token)"
+    r"[^\s\"':=]*[\"']?[ \t]*[:=]",
     "Bearer Token": "earer",
     "Artifactory Credentials": r"A(?:KC|P.)[a-zA-Z0-9]{8}",
     "AWS Access Key": "(?i:a3t|abia|acca|akia|asia|aws)",
@@ -78,6 +86,7 @@ _HINTS = {
 are ASCII to RE2, Unicode to `re`), and no counted repeat of theirs can be under way twice: that would cost time."""
 # What would end a quoted value too early, as many characters of it.
 _FLAT = str.maketrans('"\\\n\r', "'   ")
+_MARK = re.compile(r"\[redacted: [A-Za-z ]{1,40}\]")
 _AMOUNT = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 NEVER_FORWARDED = frozenset({"api_key", "password", "token", "secret"})
 
@@ -111,7 +120,10 @@ class Shape:
         for pattern in self.patterns:
             for match in pattern.finditer(text):
                 part: str | int = match.lastgroup or int(self.kind == "Basic Auth Credentials")
-                yield Span(*match.span(part), self.kind)
+                start, stop = match.span(part)
+                mark = _MARK.match(text, start)
+                if mark is None or mark.end() < stop:  # else the secret was taken out before
+                    yield Span(start, stop, self.kind)
 
 
 @cache
@@ -154,7 +166,9 @@ class Barrier:
         """Where secrets stand in a text; time grows with its length alone."""
         if self.action == "off":
             return ()
-        return [span for place in _hinted(text) for span in shapes()[place].spans(text)]
+        return spans_as_drawn(
+            text, lambda shown: (span for place in _hinted(shown) for span in shapes()[place].spans(shown))
+        )
 
     def check(self, text: str) -> Passed:
         """Looks at one text."""
@@ -167,7 +181,7 @@ class Barrier:
         label = f'{key.strip()}: "'
         at, end = len(label), len(label) + len(value)
         quoted = f'{label}{value.translate(_FLAT)}"'
-        if not _hinted(quoted + value):
+        if as_drawn(quoted) is None and not _hinted(quoted + value):
             return Passed(value, ())
         spans = self.spans(value)
         together = {
@@ -179,6 +193,15 @@ class Barrier:
         if "tokens" in key.lower() and _AMOUNT.fullmatch(value):
             by_key.discard("Secret Keyword")  # it counts them
         return settle(value, [*(Span(0, len(value), kind) for kind in sorted(by_key)), *spans], self.action)
+
+
+def spans_as_drawn(text: str, find: Callable[[str], Iterable[Span]]) -> list[Span]:
+    """What is found in a text, and in it as it looks: what came by way of a web page is no less a secret."""
+    spans = list(find(text))
+    if (drawn := as_drawn(text)) is not None:
+        shown, places = drawn
+        spans += [Span(places[span.start], places[span.stop - 1] + 1, span.kind) for span in find(shown)]
+    return spans
 
 
 def settle(text: str, spans: Sequence[Span], action: str) -> Passed:

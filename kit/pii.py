@@ -11,7 +11,7 @@ from typing import Any
 
 import re2
 
-from kit.barrier import Passed, Span, settle
+from kit.barrier import Passed, Span, settle, spans_as_drawn
 
 # An address as RFC 5321 bounds it; presidio's own pattern runs for a minute over 10,000 characters of `a.a.a.`.
 _EMAIL = r"\b[\w!#$%&'*+/=?^`{|}~.-]{1,64}@(?:[\w-]{1,63}\.){1,8}[\w-]{2,63}\b"
@@ -65,8 +65,11 @@ class PersonalData:
         if self.action == "off":
             return Passed(text, ())
         recognizers, hints = _loaded()
-        spans = _spans(text, [recognizers[place] for place in sorted(hints.Match(text) or ())])
-        return settle(text, spans, self.action)
+
+        def find(shown: str) -> list[Span]:
+            return _spans(shown, [recognizers[place] for place in sorted(hints.Match(shown) or ())])
+
+        return settle(text, spans_as_drawn(text, find), self.action)
 
 
 def _spans(text: str, recognizers: Sequence[Any]) -> list[Span]:

@@ -9,6 +9,26 @@ _PLAIN = re.compile(r"[0-9A-Za-z]")
 """What nearly every text holds, and is found without asking Unicode about each character."""
 
 
+_UNDRAWN = "\u00ad\u034f\u061c\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff"
+"""What web pages and messengers put between letters and nobody sees: soft hyphens, joiners, marks of direction."""
+_ODD = re.compile(f"[{_UNDRAWN}\u00a0\u2000-\u200a\u202f\u205f\u3000\uff01-\uff5e]")
+_UNSEEN = re.compile(f"[{_UNDRAWN}]")
+_LIKE_ASCII = {wide: wide - 0xFEE0 for wide in range(0xFF01, 0xFF5F)} | dict.fromkeys(
+    (0xA0, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000), " "
+)
+
+
+def as_drawn(text: str) -> tuple[str, list[int]] | None:
+    """The text as it looks, in plain blanks and letters of usual width, and where each of its characters stands in `text`.
+
+    None where that is the text itself, as nearly always.
+    """
+    if text.isascii() or _ODD.search(text) is None:
+        return None
+    places = [place for place, each in enumerate(text) if _UNSEEN.match(each) is None]
+    return "".join(text[place] for place in places).translate(_LIKE_ASCII), places
+
+
 def normalised(text: str) -> str:
     """The text in Unicode's composed form, with single blanks: texts that differ in no more say the same."""
     return " ".join(unicodedata.normalize("NFC", text).split())

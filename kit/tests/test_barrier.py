@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.barrier import Barrier, _hints, shapes
+from kit.barrier import Barrier, Span, _hints, shapes, spans_as_drawn
+from kit.texts import as_drawn
 
 KEY = "AKIA" + "IOSFODNN7EXAMPL2"
 
@@ -86,7 +87,8 @@ def test_a_quote_that_is_escaped_ends_no_passphrase_and_one_that_is_missing_take
         ("password ", "hunter2hunter2"), ("passphrase", "a b c d"), ("userPassword", 'say "friend" now'),
         ("token", "a\nb c d e f"), ("aws key", "aB3/" * 10),
         ("db_password", "12345678"), ("access_token", "152340"), ("secret", "x " * 400),
-        ("password\u00a0\u2003", "hunter2hunter2"), ("password", "it's \\ o"), ("API-KEY", "p\u00e5ssord"),
+        ("password\u00a0\u2003", "hunter2hunter2"), ("pass\u200bword", "hunter2hunter2"),
+        ("password", "it's \\ o"), ("API-KEY", "p\u00e5ssord"),
     ],
 )  # fmt: skip
 def test_a_value_that_its_key_makes_a_secret_goes_whole(key: str, value: str) -> None:
@@ -111,6 +113,7 @@ def test_a_secret_in_a_value_goes_alone_and_one_among_tokens_goes() -> None:
     assert barrier.check_value("note", f"key {KEY} is old").text == "key [redacted: AWS Access Key] is old"
     assert barrier.check_value("source", "AKC" + "a1" * 8 + " is old").text == "[redacted: Artifactory Credentials]is old"
     assert barrier.check_value("source", "it was AKC" + "a1" * 8).text == "it was[redacted: Artifactory Credentials]"
+    assert barrier.check_value("note", "\uff54oken=hunter22").text == "\uff54oken=[redacted: Secret Keyword]"
     assert barrier.check_value("refresh_tokens", "hunter2hunter2").text == "[redacted: Secret Keyword]"
 
 
@@ -133,7 +136,9 @@ OF_KIND = {
                        "access_token=hunter22", "STRIPE_API_KEY=hunter22", "userPassword=hunter22",
                        '{"password": "hunter22"}', '"api-key": "hunter22"', "passphrase: hunter22",
                        "password = \"my dog has fleas\"", "secret: 'a b c d'", "token=`one two`",
-                       "PASSWD: \u201cmy dog has\u201d",
+                       "PASSWD: \u201cmy dog has\u201d", "User Id=sa;Pwd=hunter22;", "DB_PWD: hunter22", "Passwort: hunter22",
+                       "KENNWORT=hunter22", "passcode: 123456", "password\uff1a\u3000hunter22", "password:\u00a0hunter22",
+                       "pass\u00adword: hun\u200bter22",
                        "api_key=\u2018a b c d\u2019", "passphrase: \u201emein Hund hat\u201c", "token: \xabmon chien a\xbb"),
     "Bearer Token": ("Authorization: Bearer " + "aB3_" * 5, "bearer " + "a.b-" * 5),
     "Artifactory Credentials": (" AKC" + "a1" * 8 + " ", "=AP3" + "b2" * 8 + '"', ":APF" + "b2" * 8, ":AP\u0663" + "b2" * 8),
@@ -193,8 +198,46 @@ def test_the_fast_way_finds_what_all_patterns_find(text: str, edits: int, where:
     for edit in range(edits):  # a secret that is cut, doubled or in another case
         cut = (where * (edit + 1)) % (len(text) + 1)
         text = (text[:cut] + text[cut + 1 :], text[:cut] + text[cut:].upper(), text[cut:] + text)[edit]
-    everything = [span for shape in shapes() for span in shape.spans(text)]
-    assert list(Barrier("redact").spans(text)) == everything
+
+    def everything(text: str) -> list[Span]:
+        return [span for shape in shapes() for span in shape.spans(text)]
+
+    assert list(Barrier("redact").spans(text)) == spans_as_drawn(text, everything)
+
+
+PLANTED = st.sampled_from([(kind, one) for kind, many in OF_KIND.items() for one in many])
+
+
+@given(PLANTED, st.data())
+def test_what_nobody_sees_in_a_secret_hides_nothing_of_it(planted: tuple[str, str], data: st.DataObject) -> None:
+    _, secret = planted
+    unseen = st.sampled_from(["", "\u200b", "\u00ad", "\ufeff", "\u2060\u200d"])
+    blank = st.sampled_from(" \u00a0\u3000")
+    text = ""
+    for each in secret:
+        wide = each in LETTERS and data.draw(st.booleans())
+        shown = chr(ord(each) + 0xFEE0) if wide else data.draw(blank) if each == " " else each
+        text += data.draw(unseen) + shown
+    passed = Barrier("redact").check(f"We set {text} and went on.")
+    expected = Barrier("redact").check(f"We set {secret} and went on.")
+    assert set(expected.found) <= set(passed.found)
+    if passed.found == expected.found:
+        left, wanted = ((as_drawn(each.text) or (each.text, []))[0] for each in (passed, expected))
+        assert left == wanted
+
+
+@given(PLANTED, PLANTED)
+def test_what_was_taken_out_is_not_taken_out_again(one: tuple[str, str], other: tuple[str, str]) -> None:
+    barrier = Barrier("redact")
+    passed = barrier.check(f"We set {one[1]} here,\nand {other[1]} there.")
+    assert passed.found and barrier.check(passed.text) == (passed.text, ())
+
+
+@pytest.mark.parametrize(
+    "text", ["PWD=/srv/app", "OLDPWD=~/work", "pwd: ./docs-of-it", 'pwd = "$HOME/work"', "pwd prints it", "Passworte: ab"]
+)
+def test_a_folder_is_no_password(text: str) -> None:
+    assert Barrier("redact").check(text) == (text, ())
 
 
 @given(st.lists(PIECES, max_size=6).map("".join), st.sampled_from(("note", "source of it", "DB_PASSWORD", "aws")))

@@ -21,6 +21,8 @@ FOUND = {
     "NATIONAL ID": ("12345678Z", "X9613851N", "131052-308T", "RSSMRA85T10A562S", "960121-1000009", "19811218-9876",
                     "10000000146", "8001015009087", "15070649C103"),
 }  # fmt: skip
+ODD = ("4111\u200b1111\u200b1111\u200b1111", "ola.nord\u00admann@example.com",
+       "DE89\u00a03704\u00a00044\u00a00532\u00a00130\u00a000")  # fmt: skip
 NOT_FOUND = (
     "4111 1111 1111 1112", "DE89370400440532013001", "12345678A", "131052-308U", "8001015009088", "1700000000", "6502530000",
     "1700000000000", "127.0.0.1:5432", "0.0.0.0", "::1", "3.11.7", "2024-01-15T10:30:00", "ports 5432 5433 5434",
@@ -36,6 +38,12 @@ def test_what_has_the_shape_is_rewritten(kind: str, words: str) -> None:
     refused = PersonalData("reject").check(f"It was {words} then.")
     assert (refused.text, refused.found) == (f"It was {words} then.", (kind,))
     assert PersonalData("off").check(words).found == ()
+
+
+@pytest.mark.parametrize("words", ODD)
+def test_what_has_the_shape_to_the_eye_is_rewritten_whole(words: str) -> None:
+    passed = PersonalData("redact").check(f"It was {words} then.")
+    assert re.fullmatch(r"It was \[redacted: [A-Z ]+\] then\.", passed.text)
 
 
 @pytest.mark.parametrize("words", NOT_FOUND)
