@@ -29,8 +29,9 @@ CROWD = 40
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[RunningStack]:
-    # Longer than anything here: what goes on does so because it need not wait.
-    with running_stack({"sync": {"TEAMLORE_TRANSACTION_SECONDS": "120"}}) as running:
+    # Longer than anything here: what goes on does so because it need not wait. And who waits a minute calls often.
+    settings = {"TEAMLORE_TRANSACTION_SECONDS": "120", "TEAMLORE_CALLS_PER_MINUTE": "1000000"}
+    with running_stack({"sync": settings}) as running:
         yield running
 
 
@@ -93,18 +94,21 @@ async def test_a_commit_held_open_is_not_skipped_and_delays_no_other_bank(stack:
     session = await asyncpg.connect(stack.facts.database_url)
     keys = KeyStore(stack.data / "keys" / "keystore.db")
     slow = uuid.uuid4().hex
-    await session.execute("begin")
-    assert await put(session, keys, HELD, slow)
-    waiting = [asyncio.create_task(held.work()) for _ in range(CROWD)]
-    await asyncio.sleep(1)  # by now all that will wait for the head wait
-    working = [asyncio.create_task(free.work()) for _ in range(4)]
-    until, before = time.monotonic() + SECONDS, len(free.told.stored)
-    async with asyncio.timeout(SECONDS + 30):
-        while time.monotonic() < until or len(free.told.stored) < before + 20:
-            # As long as it is held nobody gets past it, and the other bank goes on.
-            assert held.told.stored == [] and held.wrong == []
-            await asyncio.sleep(0.05)
-    await session.execute("commit")
+    try:
+        await session.execute("begin")
+        assert await put(session, keys, HELD, slow)
+        waiting = [asyncio.create_task(held.work()) for _ in range(CROWD)]
+        await asyncio.sleep(1)  # by now all that will wait for the head wait
+        working = [asyncio.create_task(free.work()) for _ in range(4)]
+        until, before = time.monotonic() + SECONDS, len(free.told.stored)
+        async with asyncio.timeout(SECONDS + 30):
+            while time.monotonic() < until or len(free.told.stored) < before + 20:
+                # As long as it is held nobody gets past it, and the other bank goes on.
+                assert held.told.stored == [] and held.wrong == []
+                await asyncio.sleep(0.05)
+        await session.execute("commit")
+    finally:
+        await session.close()  # whatever went wrong, the next test must not wait for this head
     held.told.stored.append(slow)
     async with asyncio.timeout(60):
         while len(held.told.stored) < CROWD:
@@ -112,7 +116,6 @@ async def test_a_commit_held_open_is_not_skipped_and_delays_no_other_bank(stack:
     held.stopped = free.stopped = True
     await asyncio.gather(*waiting, *working)
     keys.close()
-    await session.close()
     await judged(stack, held, seen[HELD], metadata)
     await judged(stack, free, seen[FREE], metadata)
     first = next(event for event in seen[HELD] if isinstance(event, Batch))
