@@ -98,8 +98,9 @@ class SyncServiceServicer:
 
     def Forget(self, request, context):
         """Hides memories from recall at once; with `erase` their bytes go too, hidden ones' as well, and the answer names the
-        operation. Other chunks of the same author's retain (`_retain_id`) go with the one that is named. An id that this
-        bank has never seen is buried all the same, so that a late push of it is refused; other banks are not touched.
+        operation. Other chunks of the same author's retain (`_retain_id`) go with the one that is named, and those
+        that its author pushes later are refused. An id that this bank has never seen is buried all the same, so that a late push
+        of it is refused, also where nobody has made the bank yet: it stays unmade. Other banks are not touched.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -47,8 +47,9 @@ class SyncServiceStub:
     """
     Forget: _grpc.UnaryUnaryMultiCallable[_sync_pb2.ForgetRequest, _sync_pb2.ForgetResponse]
     """Hides memories from recall at once; with `erase` their bytes go too, hidden ones' as well, and the answer names the
-    operation. Other chunks of the same author's retain (`_retain_id`) go with the one that is named. An id that this
-    bank has never seen is buried all the same, so that a late push of it is refused; other banks are not touched.
+    operation. Other chunks of the same author's retain (`_retain_id`) go with the one that is named, and those
+    that its author pushes later are refused. An id that this bank has never seen is buried all the same, so that a late push
+    of it is refused, also where nobody has made the bank yet: it stays unmade. Other banks are not touched.
     """
 
 @_typing.type_check_only
@@ -70,8 +71,9 @@ class SyncServiceAsyncStub(SyncServiceStub):
     """
     Forget: _aio.UnaryUnaryMultiCallable[_sync_pb2.ForgetRequest, _sync_pb2.ForgetResponse]  # type: ignore[assignment]
     """Hides memories from recall at once; with `erase` their bytes go too, hidden ones' as well, and the answer names the
-    operation. Other chunks of the same author's retain (`_retain_id`) go with the one that is named. An id that this
-    bank has never seen is buried all the same, so that a late push of it is refused; other banks are not touched.
+    operation. Other chunks of the same author's retain (`_retain_id`) go with the one that is named, and those
+    that its author pushes later are refused. An id that this bank has never seen is buried all the same, so that a late push
+    of it is refused, also where nobody has made the bank yet: it stays unmade. Other banks are not touched.
     """
 
 class SyncServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -120,8 +122,9 @@ class SyncServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_sync_pb2.ForgetResponse, _abc.Awaitable[_sync_pb2.ForgetResponse]]:
         """Hides memories from recall at once; with `erase` their bytes go too, hidden ones' as well, and the answer names the
-        operation. Other chunks of the same author's retain (`_retain_id`) go with the one that is named. An id that this
-        bank has never seen is buried all the same, so that a late push of it is refused; other banks are not touched.
+        operation. Other chunks of the same author's retain (`_retain_id`) go with the one that is named, and those
+        that its author pushes later are refused. An id that this bank has never seen is buried all the same, so that a late push
+        of it is refused, also where nobody has made the bank yet: it stays unmade. Other banks are not touched.
         """
 
 def add_SyncServiceServicer_to_server(servicer: SyncServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
