@@ -240,7 +240,9 @@ class PushResponse(_message.Message):
     RESULTS_FIELD_NUMBER: _builtins.int
     DEDUP_SKIPPED_FIELD_NUMBER: _builtins.int
     dedup_skipped: _builtins.bool
-    """True where the near-duplicate check could not be made; the records were stored all the same."""
+    """True where the near-duplicate check could not be made, or was not waited for since index did not answer a moment ago;
+    the records were stored all the same.
+    """
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___PushResult]:
         """One answer per record."""
