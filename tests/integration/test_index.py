@@ -12,6 +12,7 @@ import asyncpg
 import grpc
 import pytest
 from qdrant_client import AsyncQdrantClient
+from teamlore.auth.v1 import access_pb2, access_pb2_grpc
 from teamlore.compliance.v1 import compliance_pb2, compliance_pb2_grpc
 from teamlore.index.v1 import index_pb2, index_pb2_grpc
 from teamlore.sync.v1 import sync_pb2
@@ -230,6 +231,42 @@ async def test_who_may_not_read_a_bank_cannot_search_it(stack: RunningStack) -> 
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await search(stack, eve, fresh_bank(), QUEUE)
     assert reason_of(caught.value) == "PERMISSION_DENIED"
+
+
+@pytest.mark.parametrize(
+    ("checks", "told"),
+    [("skip", "duplicate {id}"), ("warn", "stored near-duplicate of {id}"), ("off", "stored")],
+)
+async def test_a_caller_who_may_only_write_learns_what_the_guide_says(
+    stack: RunningStack, checks: str, told: str
+) -> None:
+    bank, kept = fresh_bank(), record(QUEUE)
+    assert await push(stack, await person(stack), bank, kept) == [("stored", "")]
+    admin = stack.credential(await stack.admin_session())
+    async with stack.channel("auth") as channel:
+        policy = access_pb2.Policy(near_duplicates=checks)
+        request = access_pb2.PutPolicyRequest(bank=bank, policy=policy)
+        await access_pb2_grpc.AccessServiceStub(channel).PutPolicy(request, metadata=admin)
+    blind = stack.credential(await stack.token("service:intake", ("project:*", "write")))
+    async with stack.channel("sync") as channel:
+        sync = stack.sync(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await sync.GetMemories(
+                sync_pb2.GetMemoriesRequest(bank=bank, memory_ids=[kept.id]), metadata=blind
+            )
+        assert reason_of(caught.value) == "PERMISSION_DENIED"
+        # The id first: a guess that is stored would be what a text repeats next.
+        pushed = await sync.Push(sync_pb2.PushRequest(bank=bank, records=[kept]), metadata=blind)
+        assert pushed.results[0].status == "unchanged"
+        (guess,) = (
+            await sync.Push(sync_pb2.PushRequest(bank=bank, records=[record(QUEUE)]), metadata=blind)
+        ).results
+        words = f"{guess.status} {guess.reason}{guess.duplicate_of}".strip()
+        assert words == told.format(id=kept.id)
+        change = sync_pb2.UpdateStatusRequest(bank=bank, id=kept.id, version=9, status="suspect")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await sync.UpdateStatus(change, metadata=blind)
+        assert reason_of(caught.value) == "VERSION_CONFLICT"
 
 
 async def test_a_stopped_index_is_waited_for_once_and_asked_again_when_it_goes_on(
