@@ -19,11 +19,10 @@ from services.sync.store import Store
 class SyncHandlers(sync_pb2_grpc.SyncServiceServicer):
     """What laptops write."""
 
-    def __init__(self, store: Store, keys: KeyStore, pusher: Pusher, banks_by_writers: bool) -> None:
+    def __init__(self, store: Store, keys: KeyStore, pusher: Pusher) -> None:
         self._store = store
         self._keys = keys
         self._pusher = pusher
-        self._banks_by_writers = banks_by_writers
 
     async def Push(self, request: sync_pb2.PushRequest, context: Any) -> sync_pb2.PushResponse:
         """Stores records; one call of the rate limit, whatever the count."""
@@ -73,12 +72,10 @@ class SyncHandlers(sync_pb2_grpc.SyncServiceServicer):
 
     async def Forget(self, request: sync_pb2.ForgetRequest, context: Any) -> sync_pb2.ForgetResponse:
         """Hides or erases memories."""
-        bank, ids, who = request.bank, request.memory_ids, caller()
-        # An absent bank is made by whom a push would have made it for, so that a late push finds the tombstone.
-        makes = who.principal if self._banks_by_writers and who.may("write", bank) else ""
+        bank, ids = request.bank, request.memory_ids
         if not request.erase:
-            return sync_pb2.ForgetResponse(deleted_count=await self._store.forget(bank, ids, makes))
-        done = await self._store.erase(bank, ids, who.principal, uuid.uuid4().hex, makes)
+            return sync_pb2.ForgetResponse(deleted_count=await self._store.forget(bank, ids))
+        done = await self._store.erase(bank, ids, caller().principal, uuid.uuid4().hex)
         return sync_pb2.ForgetResponse(
             deleted_count=done.deleted, erased_count=done.erased, erasure_id=done.erasure_id
         )

@@ -43,7 +43,7 @@ async def build(config: Config, base: Foundation) -> Built:
     store = Store(base.database, hints.committed, quota=config.records_per_day > 0)
     terms = Terms(config.bank_creation == "writers", config.secrets_barrier, config.records_per_day)
     pusher = Pusher(store, base.keys, index, terms)
-    handlers = SyncHandlers(store, base.keys, pusher, terms.banks_by_writers)
+    handlers = SyncHandlers(store, base.keys, pusher)
     push = "teamlore.sync.v1.SyncService.Push"
     serve, erase = sync_pb2_grpc, compliance_pb2_grpc
     return Built(

@@ -28,7 +28,7 @@ from memory.memory_ids i left join memory.memories m on m.bank = i.bank and m.id
 where i.id = any ($2)
 
 -- name: put
--- Stores new memories of one author in one bank; a row per id that was won.
+-- Stores new memories of one author in one bank; a row per id that was won, without a seq for one that is buried at once.
 select stored_id, stored_seq from memory.put($1, $2, $3, $4, $5, $6, $7, $8, $9)
 
 -- name: push

@@ -142,9 +142,7 @@ def judge(record: sync_pb2.Record, barrier: Barrier, personal: PersonalData) -> 
     )
 
 
-def _pass_metadata(
-    record: sync_pb2.Record, content: sync_pb2.MemoryContent, gate: _Gate
-) -> str:
+def _pass_metadata(record: sync_pb2.Record, content: sync_pb2.MemoryContent, gate: _Gate) -> str:
     """Puts what is kept of a record's metadata into the content; gives what is wrong with it, if anything is."""
     kept = []
     for key in sorted(record.metadata):
@@ -152,7 +150,9 @@ def _pass_metadata(
         problem = _scalar_problem(value)
         if problem:
             return problem
-        if (key in KEPT_SYSTEM_KEYS or not key.startswith("_")) and key.strip().lower() not in NEVER_FORWARDED:
+        if (
+            key in KEPT_SYSTEM_KEYS or not key.startswith("_")
+        ) and key.strip().lower() not in NEVER_FORWARDED:
             kept.append((key, value))
     # The barrier reads every character, so nothing too large gets there.
     if sync_pb2.MemoryContent(metadata=dict(kept)).ByteSize() > METADATA_BYTES:

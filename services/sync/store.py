@@ -129,34 +129,25 @@ class Store:
     async def _put_into_new(self, bank: str, author: str, columns: Sequence[Any]) -> set[str]:
         async with self._database.transaction() as tx:
             await tx.fetch("open_bank", bank, author)
-            won = {row["stored_id"] for row in await tx.fetch("put", bank, author, *columns)}
-            if won:
-                if self._quota:
-                    await tx.fetch("count_records", author, len(won))
-                tx.changed(bank, len(won))
+            rows = await tx.fetch("put", bank, author, *columns)
+            won = {row["stored_id"] for row in rows if row["stored_seq"] is not None}
+            if won and self._quota:
+                await tx.fetch("count_records", author, len(won))
+            tx.changed(bank, len(rows))
         return won
 
-    async def forget(self, bank: str, ids: Sequence[str], makes: str = "") -> int:
-        """Hides memories, and buries ids never seen; counts the former. Raises Refusal BANK_HELD through the driver.
-
-        `makes` is whom an absent bank is made for; without it, nothing happens in one.
-        """
+    async def forget(self, bank: str, ids: Sequence[str]) -> int:
+        """Hides memories, and buries ids never seen; counts the former. Raises Refusal BANK_HELD through the driver."""
         async with self._turn(bank), self._database.transaction() as tx:
-            if makes:
-                await tx.fetch("open_bank", bank, makes)
             row = await tx.row("forget", bank, list(ids))
             assert row is not None
             tx.changed(bank, row["deleted"] + row["buried"])
         self._committed(bank)
         return int(row["deleted"])
 
-    async def erase(
-        self, bank: str, ids: Sequence[str], principal: str, erasure_id: str, makes: str = ""
-    ) -> Erased:
-        """Buries memories in one commit, and ids never seen; `makes` as in `forget`. Raises as `forget`."""
+    async def erase(self, bank: str, ids: Sequence[str], principal: str, erasure_id: str) -> Erased:
+        """Buries memories in one commit, and ids never seen. Raises as `forget`."""
         async with self._turn(bank), self._database.transaction() as tx:
-            if makes:
-                await tx.fetch("open_bank", bank, makes)
             row = await tx.row("erase", bank, list(ids), principal, erasure_id)
             assert row is not None
             tx.changed(bank, row["erased"] + row["buried"])

@@ -133,7 +133,9 @@ def arguments(given: list[str] | None = None) -> Any:
         prog="python -m services.sync.trim",
         description="Compact the change log; mirrors that were away for longer compare all they have.",
     )
-    parser.add_argument("--older-than", type=_days, required=True, metavar="DAYS", help="leave what is younger")
+    parser.add_argument(
+        "--older-than", type=_days, required=True, metavar="DAYS", help="leave what is younger"
+    )
     parser.add_argument(
         "--devices-seen-within",
         type=_days,
@@ -154,7 +156,12 @@ def main() -> None:
     config = load_or_exit(Config)
     try:
         done = asyncio.run(
-            _run(config.database_url, Terms(asked.older_than, asked.devices_seen_within), asked.bank, asked.principal)
+            _run(
+                config.database_url,
+                Terms(asked.older_than, asked.devices_seen_within),
+                asked.bank,
+                asked.principal,
+            )
         )
     except NoBank:
         sys.exit("there is no such bank")

@@ -137,7 +137,9 @@ def test_teams_banks_and_policies(shell: Shell) -> None:
     assert [each["principal"] for each in found["members"]] == [owner]
     space = f"space:{shell.name}"
     assert shell.admin("bank", "put", space, "--name", "Handbook", "--owner", owner)["created"] is True
-    policy = shell.admin("policy", "put", space, "--barrier", "reject", "--pii", "redact", "--min-lane", "entry")["policy"]
+    policy = shell.admin(
+        "policy", "put", space, "--barrier", "reject", "--pii", "redact", "--min-lane", "entry"
+    )["policy"]
     assert (policy["barrier"], policy["pii"], policy["min_lane"]) == ("reject", "redact", "entry")
     assert shell.admin("bank", "archive", space)["changed"] is True
     assert shell.admin("bank", "reopen", space)["changed"] is True

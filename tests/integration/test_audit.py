@@ -66,9 +66,16 @@ ACCESS: dict[str, tuple[list[Message], Message]] = {
     ),
 }
 # The same again changes nothing more, and then leaves no row.
-REPEATABLE = {"Push", "PushStream", "Forget", "RevokeToken", "LiftHold", "EraseMemories", "RetireDevice", *ACCESS} - {
-    "CreatePersonalKey"
-}
+REPEATABLE = {
+    "Push",
+    "PushStream",
+    "Forget",
+    "RevokeToken",
+    "LiftHold",
+    "EraseMemories",
+    "RetireDevice",
+    *ACCESS,
+} - {"CreatePersonalKey"}
 
 
 async def stored(stack: RunningStack, token: str) -> str:

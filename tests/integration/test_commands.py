@@ -91,7 +91,9 @@ def test_a_second_run_keeps_the_data_and_ctrl_c_leaves_nothing(folder: Path) -> 
         time.sleep(0.1)
     assert processes_of(folder) == []
     # As the guides have a person's shell: none of it concerns the services.
-    second = Run(folder / "data", TEAMLORE_SERVER="@team.json", TEAMLORE_TOKEN="tlk_x", TEAMLORE_TEAM_TOKEN="tlk_y")
+    second = Run(
+        folder / "data", TEAMLORE_SERVER="@team.json", TEAMLORE_TOKEN="tlk_x", TEAMLORE_TEAM_TOKEN="tlk_y"
+    )
     second.wait_up()
     assert "memory add" not in second.said and "(alice) We use SQS" in " ".join(second.said.split())
     assert json.loads((folder / "data" / "stack.json").read_text()) == kept

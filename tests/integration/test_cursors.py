@@ -33,11 +33,15 @@ class Bank:
         async with self.stack.channel("feed") as channel:
             feed, metadata = self.stack.feed(channel), who or self.reader
             try:
-                await feed.ListChanges(feed_pb2.ListChangesRequest(bank=self.name, cursor=cursor), metadata=metadata)
+                await feed.ListChanges(
+                    feed_pb2.ListChangesRequest(bank=self.name, cursor=cursor), metadata=metadata
+                )
                 found.add("")
             except grpc.aio.AioRpcError as error:
                 found.add(outcome_of(error).reason)
-            stream = feed.WatchChanges(feed_pb2.WatchChangesRequest(bank=self.name, cursor=cursor), metadata=metadata)
+            stream = feed.WatchChanges(
+                feed_pb2.WatchChangesRequest(bank=self.name, cursor=cursor), metadata=metadata
+            )
             try:
                 await stream.read()
                 found.add("")

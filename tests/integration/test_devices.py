@@ -36,7 +36,9 @@ async def test_own_devices_for_readers_and_all_for_an_admin(stack: RunningStack)
                     return found
 
         def register(name: str, who: object) -> object:
-            return feed.RegisterDevice(feed_pb2.RegisterDeviceRequest(bank=bank, device_id=name), metadata=who)
+            return feed.RegisterDevice(
+                feed_pb2.RegisterDeviceRequest(bank=bank, device_id=name), metadata=who
+            )
 
         def retire(name: str, who: object) -> object:
             return feed.RetireDevice(feed_pb2.RetireDeviceRequest(bank=bank, device_id=name), metadata=who)
@@ -52,6 +54,8 @@ async def test_own_devices_for_readers_and_all_for_an_admin(stack: RunningStack)
         page = await feed.ListDevices(feed_pb2.ListDevicesRequest(bank=bank), metadata=alice)
         assert [each.device_id for each in page.devices if each.HasField("retired_at")] == names[:2]
         assert {each.principal for each in page.devices} == {"user:device-alice"}
-        token = (await feed.ListDevices(feed_pb2.ListDevicesRequest(bank=bank, page_size=1), metadata=alice)).next_page_token
+        token = (
+            await feed.ListDevices(feed_pb2.ListDevicesRequest(bank=bank, page_size=1), metadata=alice)
+        ).next_page_token
         elsewhere = feed_pb2.ListLiveRequest(bank=bank, page_token=token)
         assert await refused(feed.ListLive(elsewhere, metadata=alice)) == "CURSOR_INVALID"

@@ -1,6 +1,8 @@
 """Found by meaning, repeated by nobody, gone when forgotten: index with a real engine, Postgres, auth, sync and feed."""
 
 import asyncio
+import os
+import signal
 import struct
 import time
 import uuid
@@ -10,15 +12,19 @@ import asyncpg
 import grpc
 import pytest
 from qdrant_client import AsyncQdrantClient
+from teamlore.auth.v1 import access_pb2, access_pb2_grpc
 from teamlore.compliance.v1 import compliance_pb2, compliance_pb2_grpc
 from teamlore.index.v1 import index_pb2, index_pb2_grpc
 from teamlore.sync.v1 import sync_pb2
 
 from services.index import term_points
 from services.index.vectors import COLLECTION, point_id
+from services.sync import neighbours
+from services.sync.records import Draft
 from tests.files import contents
 from tests.integration.conftest import RunningStack
 from tests.integration.test_walking_slice import reason_of, record
+from tests.robustness.processes import pid_of
 
 QUEUE = "We use SQS for the order queue because Kafka was too much to run."
 
@@ -168,7 +174,9 @@ async def test_a_forgotten_memory_is_neither_found_nor_named(stack: RunningStack
     assert await push(stack, who, bank, record(QUEUE)) == [("stored", "")]
 
 
-@pytest.mark.parametrize(("status", "shown"), [("suspect", True), ("superseded", False), ("contradicted", False)])
+@pytest.mark.parametrize(
+    ("status", "shown"), [("suspect", True), ("superseded", False), ("contradicted", False)]
+)
 async def test_what_the_team_holds_to_be_wrong_or_outdated_is_not_found(
     stack: RunningStack, status: str, shown: bool
 ) -> None:
@@ -223,3 +231,73 @@ async def test_who_may_not_read_a_bank_cannot_search_it(stack: RunningStack) -> 
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await search(stack, eve, fresh_bank(), QUEUE)
     assert reason_of(caught.value) == "PERMISSION_DENIED"
+
+
+@pytest.mark.parametrize(
+    ("checks", "told"),
+    [("skip", "duplicate {id}"), ("warn", "stored near-duplicate of {id}"), ("off", "stored")],
+)
+async def test_a_caller_who_may_only_write_learns_what_the_guide_says(
+    stack: RunningStack, checks: str, told: str
+) -> None:
+    bank, kept = fresh_bank(), record(QUEUE)
+    assert await push(stack, await person(stack), bank, kept) == [("stored", "")]
+    admin = stack.credential(await stack.admin_session())
+    async with stack.channel("auth") as channel:
+        policy = access_pb2.Policy(near_duplicates=checks)
+        request = access_pb2.PutPolicyRequest(bank=bank, policy=policy)
+        await access_pb2_grpc.AccessServiceStub(channel).PutPolicy(request, metadata=admin)
+    blind = stack.credential(await stack.token("service:intake", ("project:*", "write")))
+    async with stack.channel("sync") as channel:
+        sync = stack.sync(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await sync.GetMemories(
+                sync_pb2.GetMemoriesRequest(bank=bank, memory_ids=[kept.id]), metadata=blind
+            )
+        assert reason_of(caught.value) == "PERMISSION_DENIED"
+        # The id first: a guess that is stored would be what a text repeats next.
+        pushed = await sync.Push(sync_pb2.PushRequest(bank=bank, records=[kept]), metadata=blind)
+        assert pushed.results[0].status == "unchanged"
+        (guess,) = (
+            await sync.Push(sync_pb2.PushRequest(bank=bank, records=[record(QUEUE)]), metadata=blind)
+        ).results
+        words = f"{guess.status} {guess.reason}{guess.duplicate_of}".strip()
+        assert words == told.format(id=kept.id)
+        change = sync_pb2.UpdateStatusRequest(bank=bank, id=kept.id, version=9, status="suspect")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await sync.UpdateStatus(change, metadata=blind)
+        assert reason_of(caught.value) == "VERSION_CONFLICT"
+
+
+async def test_a_stopped_index_is_waited_for_once_and_asked_again_when_it_goes_on(
+    stack: RunningStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As sync asks it, with a shorter patience."""
+    monkeypatch.setattr(neighbours, "TIMEOUT", 2.0)
+    monkeypatch.setattr(neighbours, "MOMENT", 0.1)
+    monkeypatch.setattr(neighbours, "PAUSE", 0.5)
+    client = neighbours.IndexClient(stack.address("index"), stack.facts.tokens["sync"])
+
+    async def checked(text: str) -> bool:
+        draft = Draft(uuid.uuid4().hex, text, b"", "", None)
+        return await client.find(fresh_bank(), [draft], 0.95) is not None
+
+    pid = pid_of(stack, "index")
+    try:
+        assert await checked(QUEUE)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert not await checked(QUEUE)
+            # One of these asks once more, and none waits as the first one did.
+            async with asyncio.timeout(2.0):
+                assert not any([await checked(QUEUE) for _ in range(20)])
+                await asyncio.sleep(0.6)
+                assert not any([await checked(QUEUE) for _ in range(20)])
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        async with asyncio.timeout(20):
+            while not await checked(QUEUE):
+                await asyncio.sleep(0.05)
+        assert await checked(QUEUE)
+    finally:
+        await client.close()

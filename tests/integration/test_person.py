@@ -98,7 +98,9 @@ async def tries(stack: RunningStack, agent: str, me: str, person_id: str, everyt
                 start = auth_pb2.StartSessionRequest(**{field: credential})
                 assert await reason(auth.StartSession(start)) in ("CREDENTIAL_INVALID", "FIELD_INVALID")
             await refused_as_no_person(stack, credential)
-            assert not (await auth.WhoAmI(auth_pb2.WhoAmIRequest(), metadata=bearer(credential))).person_present
+            assert not (
+                await auth.WhoAmI(auth_pb2.WhoAmIRequest(), metadata=bearer(credential))
+            ).person_present
         made = access_pb2.CreateTokenRequest(principal=me, kind="agent", grants=grants)
         assert await reason(access.CreateToken(made, metadata=who)) == "PERMISSION_DENIED"
         own = (await auth.WhoAmI(auth_pb2.WhoAmIRequest(), metadata=who)).token_id
@@ -107,7 +109,9 @@ async def tries(stack: RunningStack, agent: str, me: str, person_id: str, everyt
 
 
 @pytest.mark.parametrize(
-    ("pattern", "words"), [("project:*", ("read", "write", "forget")), ("*", PERMISSIONS)], ids=["member", "admin"]
+    ("pattern", "words"),
+    [("project:*", ("read", "write", "forget")), ("*", PERMISSIONS)],
+    ids=["member", "admin"],
 )
 def test_every_file_of_a_laptop_makes_no_person(
     stack: RunningStack, tmp_path: Path, pattern: str, words: Sequence[str]
@@ -143,7 +147,11 @@ def test_every_file_of_a_laptop_makes_no_person(
         for place in (home, copy):
             assert elsewhere(place, "session", "--json").returncode == 1
             told = json.loads(elsewhere(place, "whoami", "--json").stdout)
-            assert (told["credential"], told["kind"], told["person_present"]) == ("membership", "agent", False)
+            assert (told["credential"], told["kind"], told["person_present"]) == (
+                "membership",
+                "agent",
+                False,
+            )
             assert told["token_id"] == joined["personal_key"]
         asyncio.run(tries(stack, agent, me, asyncio.run(person_id()), everything=pattern == "*"))
         assert said(at.run(f"{TEAMLORE} whoami --json"))["person_present"], "the session lived all the while"

@@ -159,7 +159,9 @@ async def until_ok(call: Call, who: Any, passing: set[str]) -> None:
         await asyncio.sleep(0.1)
 
 
-async def test_without_auth_all_goes_on_until_jwts_end_and_with_it_again_by_itself(quick: RunningStack) -> None:
+async def test_without_auth_all_goes_on_until_jwts_end_and_with_it_again_by_itself(
+    quick: RunningStack,
+) -> None:
     token = await quick.token("user:steady", (BANK, "read"))
     who, other = quick.credential(token), quick.credential(await quick.token("user:late", (BANK, "read")))
     away = "DEPENDENCY_UNAVAILABLE"

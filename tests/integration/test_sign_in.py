@@ -353,7 +353,9 @@ async def state_of(world: World, principal: str) -> tuple[int, list[str]]:
     """The version of the access state, and the ids of the principal's tokens that were revoked, with the time."""
     connection = await asyncpg.connect(world.stack.facts.database_url)
     version = await connection.fetchval("select version from auth.access_head")
-    rows = await connection.fetch("select token_id, revoked_at from auth.tokens where principal = $1", principal)
+    rows = await connection.fetch(
+        "select token_id, revoked_at from auth.tokens where principal = $1", principal
+    )
     await connection.close()
     return version, sorted(f"{row['token_id']} {row['revoked_at']}" for row in rows if row["revoked_at"])
 

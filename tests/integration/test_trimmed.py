@@ -48,7 +48,9 @@ def trim_all(stack: RunningStack, bank: str, head: int) -> None:
         time.sleep(0.2)
 
 
-def test_a_laptop_that_was_away_reconciles_and_one_that_joins_late_gets_all(team: Team, tmp_path: Path) -> None:
+def test_a_laptop_that_was_away_reconciles_and_one_that_joins_late_gets_all(
+    team: Team, tmp_path: Path
+) -> None:
     for number in range(4):
         team.alice.run("memory", "add", f"Decision {number} about {uuid.uuid4().hex}.")
     team.alice.run("memory", "add", "The launch is called Wolframlantern.")
@@ -72,7 +74,11 @@ def test_a_laptop_that_was_away_reconciles_and_one_that_joins_late_gets_all(team
     seen = team.bob.json("team", "sync", "--dry-run")
     assert seen["reconcile"] == "CURSOR_BEFORE_HORIZON"
     synced = team.bob.json("team", "sync")
-    assert synced["reconciled"] == "CURSOR_BEFORE_HORIZON" and synced["verified"] and synced["erasures_confirmed"]
+    assert (
+        synced["reconciled"] == "CURSOR_BEFORE_HORIZON"
+        and synced["verified"]
+        and synced["erasures_confirmed"]
+    )
     assert synced["pushed"]["stored"] == 1 and team.bob.traces("Wolframlantern") == []
     assert team.alice.json("team", "sync")["reconciled"] == "", "who is at the horizon goes on"
     seq, count, total = digest(team)
@@ -114,7 +120,9 @@ async def test_as_of_over_the_wire(stack: RunningStack) -> None:
         for memory_id in ids:
             record = sync_pb2.Record(id=memory_id, text=f"{uuid.uuid4()} {uuid.uuid4()}")
             await stack.sync(channel).Push(sync_pb2.PushRequest(bank=bank, records=[record]), metadata=writer)
-        await stack.sync(channel).Forget(sync_pb2.ForgetRequest(bank=bank, memory_ids=ids[:1]), metadata=writer)
+        await stack.sync(channel).Forget(
+            sync_pb2.ForgetRequest(bank=bank, memory_ids=ids[:1]), metadata=writer
+        )
         await stack.sync(channel).Forget(
             sync_pb2.ForgetRequest(bank=bank, memory_ids=ids[1:2], erase=True), metadata=writer
         )
@@ -129,7 +137,13 @@ async def test_as_of_over_the_wire(stack: RunningStack) -> None:
                 await feed.ListLive(request, metadata=who)
             return outcome_of(caught.value).reason, caught.value.code().name
 
-        for as_of, expected in ((1, ids[:1]), (3, [ids[0], ids[2]]), (4, [ids[2]]), (5, [ids[2]]), (0, [ids[2]])):
+        for as_of, expected in (
+            (1, ids[:1]),
+            (3, [ids[0], ids[2]]),
+            (4, [ids[2]]),
+            (5, [ids[2]]),
+            (0, [ids[2]]),
+        ):
             assert {memory.id for memory in (await listed(as_of)).memories} == set(expected), as_of
         for as_of in (-1, 6, 2**62):
             assert await refused(as_of) == ("FIELD_INVALID", "INVALID_ARGUMENT")
@@ -137,7 +151,9 @@ async def test_as_of_over_the_wire(stack: RunningStack) -> None:
         token = (await listed(3, size=1)).next_page_token
         assert len((await listed(3, token)).memories) == 1
         for other in (0, 2):
-            assert await refused(other, token) == ("CURSOR_INVALID", "INVALID_ARGUMENT"), "a page of another moment"
+            assert await refused(other, token) == ("CURSOR_INVALID", "INVALID_ARGUMENT"), (
+                "a page of another moment"
+            )
         await asyncio.to_thread(trim_all, stack, bank, 5)
         assert await refused(4) == ("CURSOR_BEFORE_HORIZON", "OUT_OF_RANGE")
         assert await refused(3, token) == ("CURSOR_BEFORE_HORIZON", "OUT_OF_RANGE")

@@ -184,3 +184,19 @@ async def test_a_forgotten_id_is_refused_in_the_words_that_laptops_know(
         (result,) = (await sync.Push(push, metadata=who)).results
     assert (result.status, result.reason) == ("rejected", laptop.FORGOTTEN)
     assert laptop.FORGOTTEN == FORGOTTEN
+
+
+@pytest.mark.parametrize("erase", [False, True])
+async def test_who_may_forget_alone_binds_a_late_push_also_where_the_bank_is_not_made_yet(
+    stack: RunningStack, erase: bool
+) -> None:
+    bank, late = f"project:late-{uuid.uuid4().hex[:8]}", record("From a long flight.")
+    officer = stack.credential(await stack.token("service:cleaner", ("project:*", "forget")))
+    alice = stack.credential(await stack.token("user:alice", ("project:*", "read write")))
+    async with stack.channel("sync") as channel:
+        sync = stack.sync(channel)
+        forget = sync_pb2.ForgetRequest(bank=bank, memory_ids=[late.id], erase=erase)
+        answer = await sync.Forget(forget, metadata=officer)
+        assert (answer.deleted_count, answer.erased_count, answer.erasure_id) == (0, 0, "")
+        (result,) = (await sync.Push(sync_pb2.PushRequest(bank=bank, records=[late]), metadata=alice)).results
+    assert (result.status, result.reason) == ("rejected", FORGOTTEN)

@@ -216,8 +216,14 @@ def test_a_refusal_names_the_fields_and_the_kinds() -> None:
     for sent, reason in (
         (record("aaaaaaaa", key), "text: holds what looks like a secret: AWS Access Key"),
         (record("aaaaaaaa", tags=[key]), "tags: holds what looks like a secret: AWS Access Key"),
-        (record("aaaaaaaa", citations=[Citation(excerpt=key)]), "citations: holds what looks like a secret: AWS Access Key"),
-        (record("aaaaaaaa", key, tags=[token]), "tags, text: holds what looks like a secret: AWS Access Key, GitHub Token"),
+        (
+            record("aaaaaaaa", citations=[Citation(excerpt=key)]),
+            "citations: holds what looks like a secret: AWS Access Key",
+        ),
+        (
+            record("aaaaaaaa", key, tags=[token]),
+            "tags, text: holds what looks like a secret: AWS Access Key, GitHub Token",
+        ),
     ):
         assert judge(sent, Barrier("reject"), NO_PII) == Rejected("aaaaaaaa", reason)
     person = record("aaaaaaaa", "plain words", tags=["ola@example.com"])
@@ -520,7 +526,12 @@ async def test_an_id_that_postgres_would_not_take_is_that_records_fault(bench: B
     assert [each.status for each in answers] == ["stored", "rejected", "rejected", "rejected"]
 
 
-BORDERS = [(-62_135_596_800, 0), (-62_135_596_800, 999), (253_402_300_799, 999_999_000), (253_402_300_799, 999_999_999)]
+BORDERS = [
+    (-62_135_596_800, 0),
+    (-62_135_596_800, 999),
+    (253_402_300_799, 999_999_000),
+    (253_402_300_799, 999_999_999),
+]
 
 
 @pytest.mark.parametrize("seconds, nanos", BORDERS)

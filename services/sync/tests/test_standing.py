@@ -113,7 +113,7 @@ async def test_a_claim_without_a_source_to_open_is_at_most_inferred(bench: Bench
         record("sourced1", "b", fact_type="claim", citations=[words, source]),
         record("plain001", "c", fact_type="decision"),
     )
-    handlers = SyncHandlers(bench.store, bench.keys, bench.pusher, True)
+    handlers = SyncHandlers(bench.store, bench.keys, bench.pusher)
 
     async def vouch(memory_id: str, version: int, word: str) -> int:
         request = sync_pb2.UpdateStatusRequest(bank=BANK, id=memory_id, version=version, trust=word)

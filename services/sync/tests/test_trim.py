@@ -28,7 +28,9 @@ DAY_OLD = "update memory.changes set changed_at = changed_at - interval '1 day' 
 
 async def followed(bench: Bench, seq: int = 1_000_000, bank: str = BANK) -> None:
     await bench.superuser(
-        "insert into index.cursors values ($1, $2) on conflict (bank) do update set seq = excluded.seq", bank, seq
+        "insert into index.cursors values ($1, $2) on conflict (bank) do update set seq = excluded.seq",
+        bank,
+        seq,
     )
 
 
@@ -45,7 +47,9 @@ async def forget(bench: Bench, *ids: str, erase: bool = True) -> None:
 
 
 async def seqs(bench: Bench) -> list[int]:
-    return list(await bench.superuser("select array_agg(seq order by seq) from memory.changes where bank = $1", BANK))
+    return list(
+        await bench.superuser("select array_agg(seq order by seq) from memory.changes where bank = $1", BANK)
+    )
 
 
 async def test_what_was_erased_or_buried_before_the_horizon_never_returns(bench: Bench) -> None:
@@ -59,7 +63,9 @@ async def test_what_was_erased_or_buried_before_the_horizon_never_returns(bench:
     assert [answer.reason for answer in again] == [FORGOTTEN] * 3
     await forget(bench, "aaaaaaaa", "neverhere", "bbbbbbbb")
     assert await horizon(bench) == 6
-    assert await bench.superuser("select head from memory.heads where bank = $1", BANK) == 7, "only bbbbbbbb was there"
+    assert await bench.superuser("select head from memory.heads where bank = $1", BANK) == 7, (
+        "only bbbbbbbb was there"
+    )
     db = await asyncpg.connect(bench.url)
     await check_digest(db, BANK)
     await db.close()

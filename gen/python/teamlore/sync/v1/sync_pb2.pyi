@@ -136,7 +136,8 @@ class Record(_message.Message):
     @_builtins.property
     def metadata(self) -> _containers.MessageMap[_builtins.str, _struct_pb2.Value]:
         """Scalars by key: string, bool, or a number up to 2^53. Keys that begin with an underscore belong to the system;
-        only `_created_at`, `_retain_id` and `_chunk_index` are kept. Where the bank redacts, a number that is a secret or
+        only `_created_at`, `_retain_id` and `_chunk_index` are kept. A `_retain_id` is for one save: once a chunk of it
+        was forgotten, no other chunk of it is taken. Where the bank redacts, a number that is a secret or
         personal data becomes a string.
         """
 
@@ -239,7 +240,9 @@ class PushResponse(_message.Message):
     RESULTS_FIELD_NUMBER: _builtins.int
     DEDUP_SKIPPED_FIELD_NUMBER: _builtins.int
     dedup_skipped: _builtins.bool
-    """True where the near-duplicate check could not be made; the records were stored all the same."""
+    """True where the near-duplicate check could not be made, or was not waited for since index did not answer a moment ago;
+    the records were stored all the same.
+    """
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___PushResult]:
         """One answer per record."""

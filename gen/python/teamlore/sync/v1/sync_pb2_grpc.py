@@ -67,7 +67,8 @@ class SyncServiceServicer:
     """
 
     def Push(self, request, context):
-        """Stores up to 100 records, each as exactly one memory with the id the client gave; one answer per record.
+        """Stores up to 100 records, each as exactly one memory with the id the client gave; one answer per record. The answers
+        tell a caller without `read` whether a text that it knows is in the bank, and under which id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -90,7 +91,7 @@ class SyncServiceServicer:
 
     def UpdateStatus(self, request, context):
         """Changes what is held of a memory's standing, where the caller has seen the newest; its text never changes. The feed
-        tells it as an upsert of the same id.
+        tells it as an upsert of the same id. It needs no `read`: who knows the id is told the version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -98,8 +99,9 @@ class SyncServiceServicer:
 
     def Forget(self, request, context):
         """Hides memories from recall at once; with `erase` their bytes go too, hidden ones' as well, and the answer names the
-        operation. Other chunks of the same author's retain (`_retain_id`) go with the one that is named. An id that this
-        bank has never seen is buried all the same, so that a late push of it is refused; other banks are not touched.
+        operation. Other chunks of the same author's retain (`_retain_id`) go with the one that is named, and those
+        that its author pushes later are refused. An id that this bank has never seen is buried all the same, so that a late push
+        of it is refused, also where nobody has made the bank yet: it stays unmade. Other banks are not touched.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

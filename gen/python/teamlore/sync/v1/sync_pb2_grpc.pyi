@@ -34,7 +34,9 @@ class SyncServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> SyncServiceAsyncStub: ...
     Push: _grpc.UnaryUnaryMultiCallable[_sync_pb2.PushRequest, _sync_pb2.PushResponse]
-    """Stores up to 100 records, each as exactly one memory with the id the client gave; one answer per record."""
+    """Stores up to 100 records, each as exactly one memory with the id the client gave; one answer per record. The answers
+    tell a caller without `read` whether a text that it knows is in the bank, and under which id.
+    """
     PushStream: _grpc.StreamStreamMultiCallable[_sync_pb2.PushStreamRequest, _sync_pb2.PushStreamResponse]
     """Stores any number of records, a batch at a time; each batch is answered when it is committed, in order. A client that
     was cut sends again from the first batch without an answer: what was stored is `unchanged`.
@@ -43,12 +45,13 @@ class SyncServiceStub:
     """Gives live memories by their ids."""
     UpdateStatus: _grpc.UnaryUnaryMultiCallable[_sync_pb2.UpdateStatusRequest, _sync_pb2.UpdateStatusResponse]
     """Changes what is held of a memory's standing, where the caller has seen the newest; its text never changes. The feed
-    tells it as an upsert of the same id.
+    tells it as an upsert of the same id. It needs no `read`: who knows the id is told the version.
     """
     Forget: _grpc.UnaryUnaryMultiCallable[_sync_pb2.ForgetRequest, _sync_pb2.ForgetResponse]
     """Hides memories from recall at once; with `erase` their bytes go too, hidden ones' as well, and the answer names the
-    operation. Other chunks of the same author's retain (`_retain_id`) go with the one that is named. An id that this
-    bank has never seen is buried all the same, so that a late push of it is refused; other banks are not touched.
+    operation. Other chunks of the same author's retain (`_retain_id`) go with the one that is named, and those
+    that its author pushes later are refused. An id that this bank has never seen is buried all the same, so that a late push
+    of it is refused, also where nobody has made the bank yet: it stays unmade. Other banks are not touched.
     """
 
 @_typing.type_check_only
@@ -57,7 +60,9 @@ class SyncServiceAsyncStub(SyncServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Push: _aio.UnaryUnaryMultiCallable[_sync_pb2.PushRequest, _sync_pb2.PushResponse]  # type: ignore[assignment]
-    """Stores up to 100 records, each as exactly one memory with the id the client gave; one answer per record."""
+    """Stores up to 100 records, each as exactly one memory with the id the client gave; one answer per record. The answers
+    tell a caller without `read` whether a text that it knows is in the bank, and under which id.
+    """
     PushStream: _aio.StreamStreamMultiCallable[_sync_pb2.PushStreamRequest, _sync_pb2.PushStreamResponse]  # type: ignore[assignment]
     """Stores any number of records, a batch at a time; each batch is answered when it is committed, in order. A client that
     was cut sends again from the first batch without an answer: what was stored is `unchanged`.
@@ -66,12 +71,13 @@ class SyncServiceAsyncStub(SyncServiceStub):
     """Gives live memories by their ids."""
     UpdateStatus: _aio.UnaryUnaryMultiCallable[_sync_pb2.UpdateStatusRequest, _sync_pb2.UpdateStatusResponse]  # type: ignore[assignment]
     """Changes what is held of a memory's standing, where the caller has seen the newest; its text never changes. The feed
-    tells it as an upsert of the same id.
+    tells it as an upsert of the same id. It needs no `read`: who knows the id is told the version.
     """
     Forget: _aio.UnaryUnaryMultiCallable[_sync_pb2.ForgetRequest, _sync_pb2.ForgetResponse]  # type: ignore[assignment]
     """Hides memories from recall at once; with `erase` their bytes go too, hidden ones' as well, and the answer names the
-    operation. Other chunks of the same author's retain (`_retain_id`) go with the one that is named. An id that this
-    bank has never seen is buried all the same, so that a late push of it is refused; other banks are not touched.
+    operation. Other chunks of the same author's retain (`_retain_id`) go with the one that is named, and those
+    that its author pushes later are refused. An id that this bank has never seen is buried all the same, so that a late push
+    of it is refused, also where nobody has made the bank yet: it stays unmade. Other banks are not touched.
     """
 
 class SyncServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -83,7 +89,9 @@ class SyncServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sync_pb2.PushRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sync_pb2.PushResponse, _abc.Awaitable[_sync_pb2.PushResponse]]:
-        """Stores up to 100 records, each as exactly one memory with the id the client gave; one answer per record."""
+        """Stores up to 100 records, each as exactly one memory with the id the client gave; one answer per record. The answers
+        tell a caller without `read` whether a text that it knows is in the bank, and under which id.
+        """
 
     @_abc_1.abstractmethod
     def PushStream(
@@ -110,7 +118,7 @@ class SyncServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_sync_pb2.UpdateStatusResponse, _abc.Awaitable[_sync_pb2.UpdateStatusResponse]]:
         """Changes what is held of a memory's standing, where the caller has seen the newest; its text never changes. The feed
-        tells it as an upsert of the same id.
+        tells it as an upsert of the same id. It needs no `read`: who knows the id is told the version.
         """
 
     @_abc_1.abstractmethod
@@ -120,8 +128,9 @@ class SyncServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_sync_pb2.ForgetResponse, _abc.Awaitable[_sync_pb2.ForgetResponse]]:
         """Hides memories from recall at once; with `erase` their bytes go too, hidden ones' as well, and the answer names the
-        operation. Other chunks of the same author's retain (`_retain_id`) go with the one that is named. An id that this
-        bank has never seen is buried all the same, so that a late push of it is refused; other banks are not touched.
+        operation. Other chunks of the same author's retain (`_retain_id`) go with the one that is named, and those
+        that its author pushes later are refused. An id that this bank has never seen is buried all the same, so that a late push
+        of it is refused, also where nobody has made the bank yet: it stays unmade. Other banks are not touched.
         """
 
 def add_SyncServiceServicer_to_server(servicer: SyncServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
