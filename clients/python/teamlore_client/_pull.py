@@ -1,8 +1,6 @@
 """Applying what the team changed: teammates' memories in, erased ones out, and nothing skipped unnoticed."""
 
-import re
-import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -14,9 +12,9 @@ from teamlore_client._store import Rows
 from teamlore_client._wire import Batch, Change
 
 NEAR_DUPLICATE = 0.95
+FETCHED = 100
+"""Ids that one call asks for."""
 _KEPT = ("stored", "unchanged")
-_NEGATION = re.compile(r"\b(?:not?|never|none|nothing|without|cannot|neither|nor)\b|n['’]t\b", re.IGNORECASE)
-_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -120,6 +118,19 @@ def mirror(laptop: Laptop, bank: str, memories: Sequence[Memory], counts: Pulled
     return _stored(laptop, wanted, here, counts)
 
 
+def bring_back(
+    laptop: Laptop, bank: str, place: Place, get: Callable[[Sequence[str]], Sequence[Memory]], counts: Pulled
+) -> None:
+    """Fetch what was left out for an own memory that is here no longer, or is not recalled, or became private."""
+    skipped = laptop.state.skipped(bank)
+    reasons = laptop.store.recalled(bank, skipped.values(), laptop.state.withheld(bank))
+    ids = [id_ for id_, own in skipped.items() if own not in reasons]
+    for start in range(0, len(ids), FETCHED):
+        memories = get(ids[start : start + FETCHED])
+        there = mirror(laptop, bank, memories, counts)
+        laptop.state.apply_page(bank, Page(str(place), {}, there.here, skipped=there.skipped))
+
+
 def _own(laptop: Laptop, bank: str, ids: Sequence[str]) -> frozenset[str]:
     ledger = laptop.state.ledger(bank, ids)
     return frozenset(id_ for id_, pushed in ledger.items() if pushed.answer in _KEPT)
@@ -131,7 +142,7 @@ def _stored(laptop: Laptop, wanted: Sequence[Memory], here: frozenset[str], coun
     if not sound:
         return Mirrored()
     vectors = laptop.embed([memory.text for memory in sound])
-    own = laptop.vectors.own(sound[0].bank)
+    own = laptop.vectors.own(sound[0].bank, laptop.state.withheld(sound[0].bank))
     new: list[tuple[Memory, Sequence[float]]] = []
     skipped: dict[str, str] = {}
     for memory, vector in zip(sound, vectors, strict=True):
@@ -157,22 +168,17 @@ def _sound(memory: Memory) -> bool:
 def _repeated(laptop: Laptop, own: Rows, memory: Memory, vector: Sequence[float]) -> str:
     """Return the id of one's own memory that this one nearly repeats; empty where there is none."""
     near = laptop.vectors.own_near(memory.bank, own, vector, NEAR_DUPLICATE)
+    if not near:
+        return ""
+    # The server's guard. Its package brings the model's runtime, which what needs no vector does not wait for.
+    from teamlore_embedder.polarity import Reading, differs, normalised
+
     for id_, text in near:
-        if _normalised(text) == _normalised(memory.text):
+        if normalised(text) == normalised(memory.text):
             return id_
-    alike = [(id_, text) for id_, text in near if _says_the_same(text, memory.text)]
+    theirs = Reading(memory.text)
+    alike = [(id_, text) for id_, text in near if not differs(Reading(text), theirs)]
     # Texts that the model did not see whole have one vector though they differ: no cosine speaks for them.
     if not alike or not laptop.seen_whole(memory.text):
         return ""
     return next((id_ for id_, text in alike if laptop.seen_whole(text)), "")
-
-
-def _normalised(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFC", text).split())
-
-
-def _says_the_same(one: str, other: str) -> bool:
-    # A vector hardly tells "we use Kafka" from "we do not use Kafka", or port 80 from 81: both are kept.
-    if bool(_NEGATION.search(one)) != bool(_NEGATION.search(other)):
-        return False
-    return sorted(_NUMBER.findall(one)) == sorted(_NUMBER.findall(other))

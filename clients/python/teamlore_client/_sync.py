@@ -138,6 +138,9 @@ class _Sync:
         if self.done.requeued and held_back is None:
             held_back = self._push_if_allowed()
             place = self._pull()
+        _pull.bring_back(
+            self.laptop, self.bank, place, lambda ids: self.team.get_memories(self.bank, ids), self.done.pulled
+        )
         self.done.seq = place.seq
         self._compare(place)
         self._confirm_erasures(place)
