@@ -40,6 +40,12 @@ _CONTRACTIONS = {
     "cannot": "can not",
     "will not": "won't",
 }
+SAME = frozenset(
+    ("case", "typo", "synonym", "two synonyms", "contraction", "plural", "verb", "words before", "clauses turned")
+)
+"""Edits that leave what a sentence says."""
+OTHER = frozenset(("denied", "other number"))
+"""Edits that make it say something else. Of all others it depends on the word."""
 _FILLERS = ("the", "a", "an", "this", "that", "also", "then", "just", "only", "all", "any")
 _BEFORE = ("Note that", "Please note:", "In short:", "As decided,", "Remember:")
 _AFTER = ("as well", "in this case", "from now on", "where possible", "as agreed")

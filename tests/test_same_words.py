@@ -8,7 +8,8 @@ from buf.validate import validate_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 from teamlore.common.v1.citation_pb2 import Citation
-from teamlore_client import _cli_memory, _memory, _pull, _sync
+from teamlore_client import _cli_memory, _memory, _sync
+from teamlore_embedder.polarity import normalised
 
 from kit import texts
 from kit.validation import violations_of
@@ -26,7 +27,7 @@ def test_a_letter_is_seen_by_both_or_by_none() -> None:
 
 @given(TEXT)
 def test_the_same_words_are_the_same_to_both(text: str) -> None:
-    assert _pull._normalised(text) == texts.normalised(text)
+    assert normalised(text) == texts.normalised(text)
 
 
 def test_words_of_the_wire() -> None:

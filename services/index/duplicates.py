@@ -7,11 +7,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from teamlore_embedder.polarity import Reading, differs
+
 from kit.texts import normalised
 from services.index.embedding import Embedding, Urgency
 from services.index.flight import InFlight
 from services.index.following import Hit, Seen, decide, near
-from services.index.polarity import Reading, differs
 from services.index.store import Store
 from services.index.term_points import TermPoints
 from services.index.terms import EQUAL, TermKeys, Terms, bound

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
-from services.index.polarity import Reading, differs
+from teamlore_embedder.polarity import Reading, differs
 
 Vector = npt.NDArray[np.float32]
 """One unit vector, or a matrix whose rows are unit vectors."""

@@ -267,6 +267,27 @@ def test_leave_purges_teammates_rows_from_disk_and_keeps_ones_own(team: Team) ->
     assert digest(team)[1] == 2
 
 
+def test_a_contradiction_comes_and_what_was_left_out_comes_when_ones_own_is_forgotten(team: Team) -> None:
+    team.alice.run("memory", "add", "We use SQS for the order queue.")
+    team.alice.run("memory", "add", "Always disable the query cache of the reporting database.")
+    mine = team.bob.json("memory", "add", "We use SQS for the order queue!")["id"]
+    team.bob.run("memory", "add", "Always enable the query cache of the reporting database.")
+    team.join()
+
+    def bobs() -> set[tuple[str, str | None]]:
+        return {(m["text"], m["saved_by"]) for m in team.bob.json("memory", "list")["memories"]}
+
+    cache = {
+        ("Always enable the query cache of the reporting database.", None),
+        ("Always disable the query cache of the reporting database.", "user:alice"),
+    }
+    assert bobs() == cache | {("We use SQS for the order queue!", None)}
+    team.bob.run("memory", "forget", mine, "--local")
+    synced = team.bob.json("team", "sync")
+    assert synced["pulled"]["stored"] == 1 and synced["verified"]
+    assert bobs() == cache | {("We use SQS for the order queue.", "user:alice")}
+
+
 def test_forget_asks_for_a_scope_and_team_erases_it_everywhere(team: Team) -> None:
     team.alice.run("memory", "add", "The launch is called Wolframlantern.")
     team.join()

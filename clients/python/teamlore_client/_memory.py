@@ -23,6 +23,8 @@ HIDDEN = ("contradicted", "superseded")
 """Statuses that leave recall; a list still shows them, marked."""
 CLAIM = "claim"
 """The kind of fact that has to say what it rests on."""
+PRIVATE = "private"
+"""The tag of what is never shared by itself."""
 DERIVATIONS = ("fact", "observation", "model")
 
 

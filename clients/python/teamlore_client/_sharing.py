@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 
-from teamlore_client._memory import Memory
+from teamlore_client._memory import PRIVATE, Memory
 from teamlore_client._state import SyncState
 from teamlore_client._store import Store
 
 CAPTURED = "captured"
-PRIVATE = "private"
 PUSH_BATCH = 100
 PUSH_BYTES = 3_000_000
 """Of one push, under the 4 MiB that a gRPC server takes by default."""

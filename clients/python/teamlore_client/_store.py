@@ -17,6 +17,7 @@ from teamlore_client._erase import Erasure, PendingErasure
 from teamlore_client._memory import (
     DIMENSION,
     HIDDEN,
+    PRIVATE,
     AmbiguousId,
     Citation,
     FieldInvalid,
@@ -43,6 +44,11 @@ _FIELDS = (
     " occurred_at, created_at, author, version, status, trust, may_be_stale, superseded_by, last_verified,"
     " citations"
 )
+_REASON = (
+    f"bank = ?1 AND author IS NULL AND status NOT IN {HIDDEN} AND id NOT IN (SELECT value FROM json_each(?2))"
+    f" AND NOT EXISTS (SELECT 1 FROM json_each(tags) WHERE value = '{PRIVATE}')"
+)
+"""An own memory that stands for a teammate's that says the same: what the user alone sees, or nobody, stands for none."""
 _RANK_CONSTANT = 60  # of reciprocal rank fusion, as its authors set it
 _LIST_LIMIT = 1_000
 _SEARCH_LIMIT = 100
@@ -270,16 +276,21 @@ class Store:
                 hits.append(Hit(_memory(found[0]), 1.0 - distance, scores[row]))
         return tuple(hits)
 
-    def own(self, bank: str) -> Rows:
-        """Return which memories of the bank were saved here and are recalled, for `own_near`."""
-        sql = (
-            "SELECT json_group_array(row) FROM memories"
-            " WHERE bank = ? AND author IS NULL AND status NOT IN (?, ?)"
-        )
-        return Rows(self._read(sql, (bank, *HIDDEN))[0][0])
+    def own(self, bank: str, withheld: Iterable[str] = ()) -> Rows:
+        """Return which memories of the bank were saved here, are recalled and are not kept from the team, for `own_near`."""
+        sql = f"SELECT json_group_array(row) FROM memories WHERE {_REASON}"
+        return Rows(self._read(sql, (bank, json.dumps(list(withheld))))[0][0])
 
-    def own_near(self, bank: str, own: Rows, vector: Iterable[float], cosine: float) -> tuple[str, ...]:
-        """Return the texts of those of `own` that are at least as near to the vector, nearest first, at most 20.
+    def recalled(self, bank: str, ids: Iterable[str], withheld: Iterable[str] = ()) -> frozenset[str]:
+        """Return those of the ids that `own` would name."""
+        sql = f"SELECT id FROM memories WHERE {_REASON} AND id IN (SELECT value FROM json_each(?3))"
+        found = self._read(sql, (bank, json.dumps(list(withheld)), json.dumps(list(ids))))
+        return frozenset(row[0] for row in found)
+
+    def own_near(
+        self, bank: str, own: Rows, vector: Iterable[float], cosine: float
+    ) -> tuple[tuple[str, str], ...]:
+        """Return id and text of those of `own` that are at least as near to the vector, nearest first, at most 20.
 
         Teammates' memories take no part, however near and many they are.
         """
@@ -290,9 +301,9 @@ class Store:
             " AND row IN (SELECT value FROM json_each(?4)) AND distance <= ?5 ORDER BY distance",
             (self._packed(vector), _NEIGHBOURS, bank, own, 1.0 - cosine),
         )
-        sql = "SELECT text FROM memories WHERE row = ? AND bank = ?"
+        sql = "SELECT id, text FROM memories WHERE row = ? AND bank = ?"
         found = [self._read(sql, (row, bank)) for (row,) in near]
-        return tuple(rows[0][0] for rows in found if rows)
+        return tuple((rows[0][0], rows[0][1]) for rows in found if rows)
 
     def erase(
         self,

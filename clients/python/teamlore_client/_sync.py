@@ -138,6 +138,9 @@ class _Sync:
         if self.done.requeued and held_back is None:
             held_back = self._push_if_allowed()
             place = self._pull()
+        _pull.bring_back(
+            self.laptop, self.bank, place, lambda ids: self.team.get_memories(self.bank, ids), self.done.pulled
+        )
         self.done.seq = place.seq
         self._compare(place)
         self._confirm_erasures(place)
@@ -233,7 +236,7 @@ class _Sync:
             memories = [each.memory for each in changes if each.memory is not None and each.id not in unwanted]
             live |= {each.id: each.seq for each in changes if each.memory is not None}
             pulled = _pull.mirror(self.laptop, self.bank, memories, self.done.pulled)
-            self.state.apply_page(self.bank, Page(before, {}, pulled))
+            self.state.apply_page(self.bank, Page(before, {}, pulled.here, skipped=pulled.skipped))
         requeue = self._lost_there(live)
         # The store is asked too: what stayed when this laptop left is in no state.
         mirrored = self.state.pulled(self.bank) | self.laptop.store.mirrored(self.bank)

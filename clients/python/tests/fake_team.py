@@ -132,6 +132,10 @@ class FakeTeam:
         more = bool(ids) and any(id_ > ids[-1] for id_ in self.rows)
         return LivePage(tuple(Change(id_, *self.rows[id_]) for id_ in ids), ids[-1] if more else "")
 
+    def get_memories(self, bank: str, ids: Sequence[str]) -> tuple[Memory, ...]:
+        self._called("get_memories")
+        return tuple(self.rows[id_][1] for id_ in sorted(ids) if id_ in self.rows)
+
     def register_device(self, bank: str, device: str) -> None:
         self._called("register_device")
 

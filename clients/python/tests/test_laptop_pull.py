@@ -10,7 +10,7 @@ from laptop import BANK, memory, traces, vector
 from teamlore_client._errors import FeedGap, ServerUnreachable
 from teamlore_client._laptop import Laptop
 from teamlore_client._memory import Standing
-from teamlore_client._pull import Place
+from teamlore_client._pull import Place, Pulled
 from teamlore_client._state import SyncState
 
 
@@ -122,7 +122,7 @@ def test_erasures_are_not_confirmed_while_bytes_may_be_left(
 def test_a_near_duplicate_of_ones_own_is_skipped_but_a_contradiction_is_not(
     bob: Laptop, team: FakeTeam, embedder: FakeEmbedder
 ) -> None:
-    save(bob, "We use Kafka for orders")
+    mine = save(bob, "We use Kafka for orders")
     for text in (
         "We use Kafka for our orders",
         "We do not use Kafka for orders",
@@ -135,6 +135,7 @@ def test_a_near_duplicate_of_ones_own_is_skipped_but_a_contradiction_is_not(
     assert done.pulled.stored == 2
     assert done.verified
     assert "We use Kafka for our orders" not in here(bob)
+    assert [own for _, own in bob.state.skipped(BANK).items()] == [mine.id]
 
 
 @pytest.mark.parametrize("cut", ["mine", "theirs", "both"])
@@ -187,6 +188,77 @@ def test_ones_own_that_is_hidden_hides_nobody_elses(bob: Laptop, team: FakeTeam,
     embedder.near["We use Kafka for our orders"] = "We use Kafka for orders"
     team.write(memory("We use Kafka for our orders"))
     assert run(bob, team).pulled.stored == 1
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        ("Always enable the cache", "Always disable the cache"),
+        ("Deploy before the tests", "Deploy after the tests"),
+        ("alice reviews what bob writes", "bob reviews what alice writes"),
+        ("Warmer than -5 degrees", "Warmer than 5 degrees"),
+    ],
+)
+def test_a_teammates_contradiction_comes_whatever_the_model_says(
+    bob: Laptop, team: FakeTeam, embedder: FakeEmbedder, mine: str, theirs: str
+) -> None:
+    save(bob, mine)
+    embedder.near[theirs] = mine
+    team.write(memory(theirs))
+    assert run(bob, team).pulled.near_duplicates == 0
+    assert theirs in here(bob)
+
+
+@pytest.mark.parametrize("kept", ["tagged", "withheld"])
+def test_what_is_private_stands_for_nobody_elses(
+    bob: Laptop, team: FakeTeam, embedder: FakeEmbedder, kept: str
+) -> None:
+    mine = save(bob, "We use Kafka for orders", tags=("private",) if kept == "tagged" else ())
+    if kept == "withheld":
+        bob.state.withhold(BANK, [mine.id])
+    embedder.near["We use Kafka for our orders"] = "We use Kafka for orders"
+    team.write(memory("We use Kafka for our orders"))
+    assert run(bob, team).pulled.stored == 1
+
+
+@pytest.mark.parametrize("gone", ["forgotten", "superseded", "contradicted", "withheld"])
+@pytest.mark.parametrize("by", ["feed", "list"])
+def test_what_was_left_out_comes_once_its_reason_is_gone(
+    bob: Laptop, team: FakeTeam, embedder: FakeEmbedder, gone: str, by: str
+) -> None:
+    mine = save(bob, "We use Kafka for orders")
+    embedder.near |= dict.fromkeys(["We use Kafka for our orders", "We used Kafka for the order"], mine.text)
+    theirs = team.write(memory("We use Kafka for our orders"))
+    assert run(bob, team, from_start=by == "list").pulled.near_duplicates == 1
+    assert (run(bob, team).pulled, team.calls.count("get_memories")) == (Pulled(), 0)
+    if gone == "forgotten":
+        bob.store.erase([mine.id])
+    elif gone == "withheld":
+        bob.state.withhold(BANK, [mine.id])
+    else:
+        team.write(replace(team.rows[mine.id][1], standing=Standing(version=2, status=gone)), "user:bob")
+    team.before = fail_at("get_memories", ServerUnreachable("cut"))
+    with pytest.raises(ServerUnreachable):
+        run(bob, team)
+    done = run(bob, team)
+    assert (done.pulled.stored, done.verified) == (1, True)
+    assert here(bob)["We use Kafka for our orders"] == "user:alice"
+    assert (bob.state.skipped(BANK), bob.state.pulled(BANK)) == ({}, {theirs})
+    assert (run(bob, team).pulled, team.calls.count("get_memories")) == (Pulled(), 2)
+
+
+def test_what_was_left_out_and_repeats_another_of_ones_own_waits_for_that_one(
+    bob: Laptop, team: FakeTeam, embedder: FakeEmbedder
+) -> None:
+    again = "We use Kafka for the orders"
+    embedder.near |= dict.fromkeys(["We use Kafka for our orders", again], "We use Kafka for orders")
+    first, second = save(bob, "We use Kafka for orders"), save(bob, again)
+    theirs = team.write(memory("We use Kafka for our orders"))
+    run(bob, team)
+    reason = bob.state.skipped(BANK)[theirs]
+    bob.store.erase([reason])
+    assert run(bob, team).pulled.stored == 0
+    assert {reason, bob.state.skipped(BANK)[theirs]} == {first.id, second.id}
 
 
 def test_two_teammates_who_say_nearly_the_same_are_both_kept(

@@ -216,7 +216,8 @@ async def test_below_the_least_threshold_all_are_compared_by_meaning(bench: Benc
     await bench.stored(queue=QUEUE)
     await bench.followed(TERMS, VECTORS)
     said_otherwise = "Orders travel through Amazon's message queue, since we did not want Kafka to operate."
+    bench.embedding.asked.clear()
     assert await bench.repeats(said_otherwise, threshold=0.95) == [""]
-    assert await bench.repeats(
-        "Orders go through an SQS queue because Kafka was too much.", threshold=0.5
-    ) == ["queue"]
+    assert bench.embedding.asked == []
+    assert await bench.repeats(said_otherwise, NEARLY, threshold=0.5) == ["", "queue"]
+    assert bench.embedding.asked == [said_otherwise, NEARLY]
