@@ -29,7 +29,8 @@ class StoreUnreadable(Exception):
     def __init__(self, path: str) -> None:
         super().__init__(
             f"{path} is no database or is damaged; nothing was changed. Move it away and a new one is made,"
-            " into which `teamlore team sync` brings what is shared, or put a copy of it back"
+            " into which the next `teamlore team sync` brings what is shared, or put a copy of it back, which that"
+            " makes right"
         )
 
 
