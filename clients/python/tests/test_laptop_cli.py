@@ -164,6 +164,7 @@ def test_a_file_that_is_no_database_is_named(home: Path, name: str, folder: str)
     error = json.loads(done.stdout)["error"]
     assert (done.returncode, error["kind"]) == (1, "store_unreadable")
     assert str(path) in error["message"] and "Move it away" in error["message"]
+    assert ("What you hid" in error["message"], "never shared" in error["message"]) == (name == "sync.db", name != "sync.db")
 
 
 def test_what_is_read_from_a_file_is_small_and_a_file(tmp_path: Path) -> None:
