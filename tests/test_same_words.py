@@ -1,6 +1,7 @@
 """What a laptop and a server must say alike, though neither may import the other."""
 
 import sys
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -8,10 +9,11 @@ from buf.validate import validate_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 from teamlore.common.v1.citation_pb2 import Citation
-from teamlore_client import _cli_memory, _memory, _sync
+from teamlore_client import _cli_memory, _memory, _rpc, _sync
 from teamlore_embedder.polarity import normalised
 
 from kit import texts
+from kit.database import load_queries
 from kit.validation import violations_of
 from services.sync.pushing import FORGOTTEN
 from services.sync.records import CLAIM
@@ -33,6 +35,11 @@ def test_the_same_words_are_the_same_to_both(text: str) -> None:
 def test_words_of_the_wire() -> None:
     assert _sync.FORGOTTEN == FORGOTTEN
     assert CLAIM == _memory.CLAIM
+
+
+def test_the_most_that_is_named_to_who_is_about_to_forget() -> None:
+    queries = load_queries(Path(__file__).parents[1] / "services" / "sync" / "queries.sql")
+    assert queries["together"].endswith(f" limit {_rpc.TOGETHER_MOST}")
 
 
 def test_one_rule_says_what_teammates_can_open() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
 import uuid
@@ -305,6 +306,39 @@ def test_forget_asks_for_a_scope_and_team_erases_it_everywhere(team: Team) -> No
     assert synced["pulled"]["erased"] == 1 and synced["erasures_confirmed"] and synced["verified"]
     assert team.bob.traces("Wolframlantern") == []
     assert team.alice.json("team", "sync")["verified"] and digest(team)[1] == 0
+
+
+def test_older_and_lost_memories_are_made_right_by_the_next_sync(team: Team, tmp_path: Path) -> None:
+    team.bob.run("memory", "add", "Bob measured the queue.")
+    team.alice.run("memory", "add", DECISION)
+    erased = team.alice.json("memory", "add", "The launch is called Wolframlantern.")["id"]
+    hidden = team.alice.json("memory", "add", "The mascot is a Pomegranatefox.")["id"]
+    team.join()
+    files = team.bob.home / ".local/share/teamlore"
+    shutil.copy(files / "memory.db", tmp_path / "copy.db")
+    team.bob.run("memory", "forget", hidden, "--local")
+    team.alice.run("memory", "forget", erased, "--team")
+    assert team.bob.json("team", "sync")["erasures_confirmed"]
+    shutil.copy(tmp_path / "copy.db", files / "memory.db")
+    assert team.bob.traces("Wolframlantern") and team.bob.traces("Pomegranatefox")
+    synced = team.bob.json("team", "sync")
+    assert (synced["reconciled"], synced["gone_again"], synced["verified"]) == (
+        "this laptop's memories are not those it knew", 2, True,
+    )  # fmt: skip
+    assert team.bob.traces("Wolframlantern") == team.bob.traces("Pomegranatefox") == []
+    for file in files.glob("memory.db*"):
+        file.write_bytes(b"garbage" * 1000)
+    assert "Move it away" in " ".join(team.bob.run("team", "sync", code=1).split())
+    for file in files.glob("memory.db*"):
+        file.rename(tmp_path / file.name)
+    synced = team.bob.json("team", "sync")
+    assert (synced["pulled"]["restored"], synced["pulled"]["stored"], synced["verified"]) == (1, 1, True)
+    memories = team.bob.json("memory", "list")["memories"]
+    assert {(m["text"], m["saved_by"]) for m in memories} == {
+        ("Bob measured the queue.", None), (DECISION, "user:alice"),
+    }  # fmt: skip
+    synced = team.bob.json("team", "sync")
+    assert (synced["reconciled"], synced["verified"], sum(synced["pushed"].values())) == ("", True, 0)
 
 
 KILLED = (

@@ -206,7 +206,8 @@ def _agreed(at: Here, memory: Memory, held: str, yes: bool) -> None:
         return
     if at.out.as_json or not sys.stdin.isatty():
         raise Stop(Exit.DECIDE, "scope_needed", f"{said}. Nothing was changed; say --yes to agree")
-    if not typer.confirm(f"Erase {1 + doomed.others} for everyone?", err=True):
+    least = "at least " if doomed.perhaps_more else ""
+    if not typer.confirm(f"Erase {least}{1 + doomed.others} for everyone?", err=True):
         raise Stop(Exit.FAILED, "not_confirmed", "nothing was changed")
 
 
@@ -214,9 +215,10 @@ def _others(doomed: "Doomed") -> str:
     if not doomed.others:
         return ""
     begins = [shown((text.splitlines() or [""])[0][:_BEGINS]) for text in doomed.texts[:_NAMED]]
-    more = f", and {doomed.others - len(begins)} more" if doomed.others > len(begins) else ""
+    least = "at least " if doomed.perhaps_more else ""
+    more = f", and {least}{doomed.others - len(begins)} more" if doomed.others > len(begins) else ""
     some = "; ".join(f'"{each}"' for each in begins)
-    return f", and with it {doomed.others} that the same author saved at once: {some}{more}"
+    return f", and with it {least}{doomed.others} that the same author saved at once: {some}{more}"
 
 
 def _forget_for_all(at: Here, memory: Memory, also: str = "") -> None:
@@ -225,8 +227,7 @@ def _forget_for_all(at: Here, memory: Memory, also: str = "") -> None:
     assert membership is not None  # the caller looked
     with at.server(membership) as server:
         done = server.forget(memory.bank, [also or memory.id])  # a refusal ends here, before anything changed
-        at.laptop.state.forget(memory.bank, [also or memory.id], asked_here=True)
-        at.laptop.state.forget(memory.bank, [memory.id])
+        at.laptop.state.forget(memory.bank, [also or memory.id, memory.id], asked_here=True)
         # Another bank's memory is none of this one's business, though a ledger may name its id.
         gone = at.laptop.store.erase([memory.id, *([also] if also else [])], bank=memory.bank).gone
         with at.out.busy("erasing for everyone"):

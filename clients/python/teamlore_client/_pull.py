@@ -1,9 +1,10 @@
 """Applying what the team changed: teammates' memories in, erased ones out, and nothing skipped unnoticed."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from teamlore_client import _tie
 from teamlore_client._errors import FeedGap
 from teamlore_client._laptop import Laptop
 from teamlore_client._memory import FieldInvalid, Memory, check
@@ -40,6 +41,8 @@ class Pulled:
 
     stored: int = 0
     """Teammates' memories that are new here."""
+    restored: int = 0
+    """Own ones that the team has and this laptop had lost: they are back as the user's own."""
     near_duplicates: int = 0
     """Not stored, because this laptop has nearly the same of its own."""
     suppressed: int = 0
@@ -74,8 +77,10 @@ def check_joins(batch: Batch, place: Place) -> None:
         raise FeedGap(f"the page after {batch.after_seq} is not one run of changes up to {batch.through_seq}")
 
 
-def apply(laptop: Laptop, bank: str, changes: Sequence[Change], place: Place, counts: Pulled) -> None:
-    """Apply one page, then record it with everything received and the place it ends at.
+def apply(
+    laptop: Laptop, bank: str, changes: Sequence[Change], before: Place, place: Place, counts: Pulled
+) -> None:
+    """Apply one page, then record it with everything received and the place it ends at; it begins after `before`.
 
     In this order a crash in between repeats the page, which changes nothing.
     """
@@ -84,6 +89,7 @@ def apply(laptop: Laptop, bank: str, changes: Sequence[Change], place: Place, co
     live = {change.id: change.seq for change in last.values() if change.memory is not None}
     erase(laptop, bank, gone, counts)
     pulled = mirror(laptop, bank, [each.memory for each in last.values() if each.memory], counts)
+    _tie.note(laptop, bank, str(before), str(place))
     laptop.state.apply_page(bank, Page(str(place), live, pulled.here, gone, pulled.skipped))
 
 
@@ -98,7 +104,10 @@ def erase(laptop: Laptop, bank: str, gone: Mapping[str, int], counts: Pulled) ->
 
 
 def mirror(laptop: Laptop, bank: str, memories: Sequence[Memory], counts: Pulled) -> Mirrored:
-    """Store teammates' memories that belong here."""
+    """Store the team's memories that belong here.
+
+    Own ones are here already, unless this laptop's memories were lost: then they come back as the user's own.
+    """
     ids = [memory.id for memory in memories]
     here = laptop.store.known(ids)
     mine = _own(laptop, bank, ids)
@@ -106,16 +115,23 @@ def mirror(laptop: Laptop, bank: str, memories: Sequence[Memory], counts: Pulled
     # Also of one's own: what the team holds of a memory is not its author's alone to say.
     laptop.store.put_standing([memory for memory in memories if memory.id in here and _sound(memory)])
     wanted: list[Memory] = []
+    lost: list[Memory] = []
+    unchanged: set[str] = set()
     for memory in memories:
         if memory.id in suppressed:
             counts.suppressed += 1
-        elif (
-            memory.derivation == "fact"
-            and memory.id not in mine
-            and not (memory.id in here and laptop.store.get(memory.id).author is None)
-        ):
-            wanted.append(memory)
-    return _stored(laptop, wanted, here, counts)
+        elif memory.id in mine:
+            if memory.id not in here:
+                lost.append(replace(memory, author=None))
+        elif memory.derivation == "fact":
+            kept = laptop.store.get(memory.id) if memory.id in here else None
+            if kept is None or (kept.author is not None and not _same(kept, memory)):
+                wanted.append(memory)
+            elif kept.author is not None:
+                unchanged.add(memory.id)  # a comparison makes no vector anew
+    _restore(laptop, lost, counts)
+    stored = _stored(laptop, wanted, here, counts)
+    return Mirrored(stored.here | unchanged, stored.skipped)
 
 
 def bring_back(
@@ -133,7 +149,22 @@ def bring_back(
 
 def _own(laptop: Laptop, bank: str, ids: Sequence[str]) -> frozenset[str]:
     ledger = laptop.state.ledger(bank, ids)
-    return frozenset(id_ for id_, pushed in ledger.items() if pushed.answer in _KEPT)
+    kept = frozenset(id_ for id_, pushed in ledger.items() if pushed.answer in _KEPT)
+    return kept | laptop.state.sent(bank, ids)
+
+
+def _same(one: Memory, other: Memory) -> bool:
+    return (one.bank, one.text) == (other.bank, other.text)
+
+
+def _restore(laptop: Laptop, lost: Sequence[Memory], counts: Pulled) -> None:
+    sound = [memory for memory in lost if _sound(memory)]
+    counts.unreadable += len(lost) - len(sound)
+    if sound:
+        vectors = laptop.embed([memory.text for memory in sound])
+        done = laptop.vectors.put_mirrored(list(zip(sound, vectors, strict=True)))
+        counts.restored += len(done.stored)
+        counts.unreadable += len(done.refused)
 
 
 def _stored(laptop: Laptop, wanted: Sequence[Memory], here: frozenset[str], counts: Pulled) -> Mirrored:

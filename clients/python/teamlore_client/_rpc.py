@@ -25,6 +25,8 @@ from teamlore_client._wire import (
 )
 
 _LEAVING_SECONDS = 3.0
+TOGETHER_MOST = 1000
+"""How many memories the server names at most when it is asked what a forget would take."""
 
 
 class TeamClient(Connection):
@@ -116,7 +118,8 @@ class TeamClient(Connection):
         if named is None:
             return None
         texts = tuple(each.text for each in answer.memories if each.id != id_)
-        return Doomed(named.author, len(texts) + len(answer.remaining_ids), texts)
+        count = len(answer.memories) + len(answer.remaining_ids)
+        return Doomed(named.author, count - 1, texts, perhaps_more=count >= TOGETHER_MOST)
 
     def forget(self, bank: str, ids: Sequence[str]) -> Forgotten:
         """Erase memories for the whole team."""

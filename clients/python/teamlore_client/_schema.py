@@ -6,7 +6,7 @@ import apsw
 
 from teamlore_client._memory import DIMENSION
 
-VERSION = 3
+VERSION = 4
 
 SCHEMA = f"""
 -- row is what the word and vector indexes refer to; a text key's hidden rowid may change under VACUUM.
@@ -79,7 +79,15 @@ CITATIONS = """
 ALTER TABLE memories ADD COLUMN citations TEXT NOT NULL DEFAULT '[]' CHECK (json_type(citations) = 'array');
 """
 
-STEPS = {1: SCHEMA, 2: STANDING, 3: CITATIONS}
+MARKS = """
+-- The page of a bank's feed that was taken last, and for which sync state: what ties this file to that one.
+CREATE TABLE marks (
+    bank TEXT PRIMARY KEY, state TEXT NOT NULL, before TEXT NOT NULL, through TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+"""
+"""What version 4 adds. A file of before carries no mark, as a new one does: both are compared once."""
+
+STEPS = {1: SCHEMA, 2: STANDING, 3: CITATIONS, 4: MARKS}
 
 
 def load_vectors(connection: apsw.Connection) -> None:

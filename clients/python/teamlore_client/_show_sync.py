@@ -11,6 +11,10 @@ def synced_lines(done: Synced) -> list[str]:
     pulled = done.pulled
     pushed = ", ".join(f"{count} {answer}" for answer, count in done.pushed.items() if count) or "nothing"
     lines = [f"pushed: {pushed}", f"pulled: {pulled.stored} new, {pulled.erased} erased"]
+    if pulled.restored:
+        lines.append(f"restored: {pulled.restored} of your own, which this laptop had lost and the team has")
+    if done.gone_again:
+        lines.append(f"erased again here: {done.gone_again} that came back with an older copy of the memories")
     skipped = {
         "nearly the same as one of yours": pulled.near_duplicates,
         "hidden on this machine": pulled.suppressed,

@@ -27,9 +27,10 @@ class StoreUnreadable(Exception):
     """The file is no database of this program, or it is damaged."""
 
     def __init__(self, path: str) -> None:
+        alone = "What you hid on this machine" if Path(path).name == "sync.db" else "What was never shared"
         super().__init__(
-            f"{path} is no database or is damaged; nothing was changed. Move it away and a new one is made,"
-            " into which `teamlore team sync` brings what is shared, or put a copy of it back"
+            f"{path} is no database or is damaged; nothing was changed. Move it away and a new one is made, or put a"
+            f" copy of it back: the next `teamlore team sync` makes either right. {alone} is known to this file alone"
         )
 
 

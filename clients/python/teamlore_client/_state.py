@@ -111,6 +111,10 @@ class SyncState:
             self._ensure(bank)
             self._connection.execute("UPDATE banks SET settled = 1 WHERE bank = ? AND NOT settled", (bank,))
 
+    def sent(self, bank: str, among: Iterable[str]) -> frozenset[str]:
+        """Return those of these ids that were sent without an answer being heard."""
+        return self._ids("SELECT id FROM sent WHERE bank = ?", bank, among)
+
     def perhaps_there(self, bank: str, id_: str) -> bool:
         """Return whether the server may have an own memory that the ledger does not call stored.
 
@@ -229,6 +233,20 @@ class SyncState:
     def suppressed(self, bank: str, among: Iterable[str] | None = None) -> frozenset[str]:
         """Return the ids that pull leaves out, or those of these."""
         return self._ids("SELECT id FROM suppressed WHERE bank = ?", bank, among)
+
+    def gone(self, bank: str) -> frozenset[str]:
+        """Return the ids that are to be nowhere here: hidden on this machine, or erased for the team and not live again.
+
+        What its author withheld is theirs, unless they asked for its end themselves.
+        """
+        sql = (
+            "SELECT id FROM suppressed WHERE bank = ?1 UNION SELECT id FROM ledger"
+            " WHERE bank = ?1 AND answer = 'forgotten' AND (detail = ?2 OR"
+            " NOT EXISTS (SELECT 1 FROM received WHERE received.bank = ?1 AND received.id = ledger.id) AND"
+            " NOT EXISTS (SELECT 1 FROM overrides WHERE overrides.bank = ?1 AND overrides.id = ledger.id"
+            " AND choice = 'withheld'))"
+        )
+        return frozenset(row[0] for row in self._read(sql, (bank, _ASKED_HERE)))
 
     def promote(self, bank: str, ids: Iterable[str]) -> None:
         """Share these whatever their tags say; takes back an earlier `withhold`."""

@@ -107,6 +107,18 @@ class Mirrored:
     """The id names another text or bank here, or was just erased and its bytes are not gone yet."""
 
 
+@dataclass(frozen=True)
+class Mark:
+    """The page of a bank's feed that the file took last."""
+
+    state: str
+    """The id of the sync state that it was taken for."""
+    before: str
+    """The place that the page begins after."""
+    through: str
+    """The place that it ends at; everything up to there is in the file."""
+
+
 class Store:
     """One open memory store. Use it from one thread at a time; any number of processes may have their own."""
 
@@ -146,7 +158,7 @@ class Store:
                 raise IdTaken(f"{memory.id} already names a memory")
 
     def put_mirrored(self, memories: Sequence[tuple[Memory, Iterable[float]]]) -> Mirrored:
-        """Store teammates' memories in one transaction; what is here stays as it is, so a replay is safe.
+        """Store what the team has in one transaction; what is here stays as it is, so a replay is safe.
 
         Raises FieldInvalid, and then stores none of them.
         """
@@ -173,6 +185,19 @@ class Store:
                     " last_verified = ? WHERE id = ? AND bank = ? AND version <> ?",
                     (*_standing_row(memory.standing), memory.id, memory.bank, memory.standing.version),
                 )
+
+    def mark(self, bank: str, mark: Mark | None) -> None:
+        """Note which page of the bank's feed the file took last; None takes the note away."""
+        with writing(self._connection):
+            self._connection.execute("DELETE FROM marks WHERE bank = ?", (bank,))
+            if mark is not None:
+                sql = "INSERT INTO marks (bank, state, before, through) VALUES (?, ?, ?, ?)"
+                self._connection.execute(sql, (bank, mark.state, mark.before, mark.through))
+
+    def marked(self, bank: str) -> Mark | None:
+        """Return what `mark` noted; None where nothing was, as in a new file."""
+        rows = self._read("SELECT state, before, through FROM marks WHERE bank = ?", (bank,))
+        return Mark(*rows[0]) if rows else None
 
     def get(self, given: str) -> Memory:
         """Return the memory with this id, or the one whose id starts so. Raises UnknownId or AmbiguousId."""

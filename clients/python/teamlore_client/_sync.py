@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain, islice
 
-from teamlore_client import _pull
+from teamlore_client import _pull, _tie
 from teamlore_client._errors import AnswerWrong, Busy, DigestMismatch, Refused
 from teamlore_client._laptop import Laptop
 from teamlore_client._membership import Membership
@@ -22,7 +22,6 @@ ANSWERS = ("stored", "unchanged", "duplicate", "rejected")
 _LOST_PLACE = ("CURSOR_DIVERGED", "CURSOR_BEFORE_HORIZON", "CURSOR_INVALID")
 # The wire tells why a record was rejected in words alone, so these are part of it: the server has the same constant.
 FORGOTTEN = "the id was forgotten in this bank; save it under a new id"
-_KEPT_MIRROR = "teammates' memories were kept"
 _SAMPLE = 3
 _FORGET_BATCH = 100
 
@@ -36,6 +35,8 @@ class Synced:
     pulled: Pulled = field(default_factory=Pulled)
     seq: int = 0
     """Everything in the bank up to here is known on this laptop."""
+    gone_again: int = 0
+    """Erased here once more: erased for the team or hidden before, and back with an older copy of the memories."""
     reconciled: str = ""
     """Why the whole list of live memories was compared, if it was."""
     requeued: int = 0
@@ -86,8 +87,8 @@ def preview(laptop: Laptop, team: Team, membership: Membership) -> Preview:
     bank = membership.bank
     waiting = tuple(queue(laptop.store, laptop.state, bank, share_captured=membership.share_captured))
     place = Place.read(laptop.state.status(bank).cursor)
-    if _kept_mirror(laptop, bank, place):
-        return Preview(len(waiting), waiting[:_SAMPLE], 0, (), 0, _KEPT_MIRROR)
+    if why := _tie.why_compare(laptop, bank, str(place)):
+        return Preview(len(waiting), waiting[:_SAMPLE], 0, (), 0, why)
     left_out = laptop.state.ledger(bank).keys() | laptop.state.suppressed(bank)
     new: dict[str, Memory] = {}
     gone: set[str] = set()
@@ -123,11 +124,12 @@ class _Sync:
         self.done = Synced()
 
     def run(self, from_start: bool) -> Synced:
+        self.done.gone_again = _tie.keep_gone(self.laptop, self.bank)
         held_back = self._push_if_allowed()
         if from_start:
             self._reconcile("asked for")
-        elif _kept_mirror(self.laptop, self.bank, self._place()):
-            self._reconcile(_KEPT_MIRROR)
+        elif why := _tie.why_compare(self.laptop, self.bank, str(self._place())):
+            self._reconcile(why)
         try:
             place = self._pull()
         except Refused as error:
@@ -214,8 +216,8 @@ class _Sync:
         while more:
             batch = self.team.list_changes(self.bank, place.cursor, PULL_PAGE)
             _pull.check_joins(batch, place)
-            place, more = Place(batch.through_seq, batch.cursor), batch.more
-            _pull.apply(self.laptop, self.bank, batch.changes, place, self.done.pulled)
+            before, place, more = place, Place(batch.through_seq, batch.cursor), batch.more
+            _pull.apply(self.laptop, self.bank, batch.changes, before, place, self.done.pulled)
         self.state.settled(self.bank)
         return place
 
@@ -226,9 +228,11 @@ class _Sync:
         """Make the mirror that of the server's live memories, whatever history they have.
 
         The head comes first: what changes while the pages are read follows from its cursor. The old place is
-        kept until the end, so that a crash in between begins all this again.
+        kept until the end, and the memories carry no mark until the pull that follows, so that a crash in between begins all
+        this again.
         """
         head = self.team.get_head(self.bank)
+        _tie.cut(self.laptop, self.bank)
         live: dict[str, int] = {}
         unwanted = self.state.erased_by_user(self.bank)
         before = str(self._place())
@@ -304,11 +308,6 @@ class _Sync:
         self.team.ack_erasures(self.bank, self.membership.device_id, place.seq)
         self.state.acknowledged(self.bank, owed)
         self.done.erasures_confirmed = True
-
-
-def _kept_mirror(laptop: Laptop, bank: str, place: Place) -> bool:
-    # Kept when this laptop left: no feed tells which of them went before it begins, nor what another server has.
-    return not place.cursor and bool(laptop.store.mirrored(bank))
 
 
 def _batches(waiting: Iterable[Memory]) -> Iterator[list[Memory]]:

@@ -106,6 +106,8 @@ class Doomed:
     """How many memories go with it."""
     texts: tuple[str, ...]
     """Texts of some of those."""
+    perhaps_more: bool = False
+    """True where the server named as many as it names at most: then more may go."""
 
 
 class Team(Protocol):

@@ -164,6 +164,7 @@ def test_a_file_that_is_no_database_is_named(home: Path, name: str, folder: str)
     error = json.loads(done.stdout)["error"]
     assert (done.returncode, error["kind"]) == (1, "store_unreadable")
     assert str(path) in error["message"] and "Move it away" in error["message"]
+    assert ("What you hid" in error["message"], "never shared" in error["message"]) == (name == "sync.db", name != "sync.db")
 
 
 def test_what_is_read_from_a_file_is_small_and_a_file(tmp_path: Path) -> None:
@@ -348,7 +349,7 @@ def test_what_the_team_holds_in_its_place_goes_once_its_author_is_named(
     assert sent == ["original-1"]
     assert bob.store.known([made.id, mirrored.id]) == frozenset()
     assert bob.state.ledger(BANK)[made.id].answer == "forgotten"
-    assert bob.state.erased_by_user(BANK) == {"original-1"}
+    assert bob.state.erased_by_user(BANK) == {"original-1", made.id}
 
 
 @pytest.mark.parametrize("others", [0, 2])
@@ -373,6 +374,17 @@ def test_what_was_saved_at_once_goes_once_it_is_agreed(
         assert "and 2 more that went with it" in " ".join(said.split())
     assert code == 0 and sent == [id_] and bob.store.known([id_]) == frozenset()
     assert bob.state.erased_by_user(BANK) == {id_}
+
+
+def test_no_more_is_said_than_the_server_named(
+    bob: Laptop, project: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_ = shared(bob)
+    doomed = Doomed("user:bob", 999, ("one", "two", "three", "four"), perhaps_more=True)
+    monkeypatch.setattr("teamlore_client._rpc.TeamClient.doomed", lambda *_: doomed)
+    code, said = call("memory", "forget", id_, "--team")
+    said = " ".join(said.split())
+    assert code == 3 and "and with it at least 999 that" in said and "and at least 996 more" in said
 
 
 def test_an_unknown_or_ambiguous_id_changes_nothing(bob: Laptop, project: None) -> None:

@@ -14,11 +14,12 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 from laptop import BANK
 from teamlore.auth.v1 import auth_pb2, auth_pb2_grpc
+from teamlore.sync.v1 import sync_pb2
 from teamlore_client import _calls
 from teamlore_client._address import SERVICES, parse_address
 from teamlore_client._errors import Refused, ServerUnreachable
 from teamlore_client._memory import FieldInvalid
-from teamlore_client._rpc import TeamClient
+from teamlore_client._rpc import TOGETHER_MOST, TeamClient
 
 
 class Auth(auth_pb2_grpc.AuthServiceServicer):
@@ -196,3 +197,19 @@ def test_anything_else_names_server(given: str) -> None:
         parse_address(given)
     assert caught.value.field == "server"
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("named", "perhaps_more"), [(TOGETHER_MOST - 1, False), (TOGETHER_MOST, True)])
+def test_as_many_as_are_named_at_most_may_be_more(
+    monkeypatch: pytest.MonkeyPatch, named: int, perhaps_more: bool
+) -> None:
+    ids = [f"chunk-{number:04}" for number in range(named)]
+    answer = sync_pb2.GetMemoriesResponse(
+        memories=[sync_pb2.Memory(id=id_, author="user:bob", text="text") for id_ in ids[:100]],
+        remaining_ids=ids[100:],
+    )
+    monkeypatch.setattr(TeamClient, "call", lambda *_: answer)
+    with TeamClient(parse_address("http://127.0.0.1:1"), "tlk_secret") as client:
+        doomed = client.doomed(BANK, ids[0])
+    assert doomed is not None
+    assert (doomed.others, doomed.perhaps_more) == (named - 1, perhaps_more)

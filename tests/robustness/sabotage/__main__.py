@@ -63,6 +63,7 @@ SABOTAGES = {
             (
                 PULL,
                 "    erase(laptop, bank, gone, counts)\n    pulled",
+                "    _tie.note(laptop, bank, str(before), str(place))\n"  # without it the next sync would notice
                 "    laptop.state.apply_page(bank, Page(str(place), live, frozenset(live), gone))\n"
                 "    __import__('time').sleep(1)\n"
                 "    erase(laptop, bank, gone, counts)\n    pulled",

@@ -462,7 +462,9 @@ class GetMemoriesRequest(_message.Message):
     bank: _builtins.str
     """The bank."""
     together: _builtins.bool
-    """True to get as well what Forget takes along with these: the other chunks of their authors' retains, at most 1000."""
+    """True to get as well what Forget takes along with these: the other chunks of their authors' retains, at most 1000
+    in all: where the answer names 1000, Forget may take more.
+    """
     @_builtins.property
     def memory_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """1 to 100 ids."""
