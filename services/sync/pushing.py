@@ -106,8 +106,8 @@ class PushStore(Protocol):
         """Stores drafts in one commit; gives the ids that were won."""
         ...
 
-    async def live_ids(self, bank: str, ids: Collection[str]) -> set[str]:
-        """Those of the ids that are live in the bank now."""
+    async def recalled_ids(self, bank: str, ids: Collection[str]) -> set[str]:
+        """Those of the ids that are recalled in the bank now: live, and `current` or `suspect`."""
         ...
 
 
@@ -239,16 +239,16 @@ class Pusher:
     async def _sound(
         self, bank: str, named: Mapping[str, str], outcome: Mapping[str, Answer]
     ) -> dict[str, str]:
-        """Those of the near-duplicates that repeat what is live now, after all that this push did, and not refused by it.
+        """Those of the near-duplicates that repeat what is recalled now, after all that this push did, and not refused by it.
 
-        The index told what was live when it was asked. A target may have been erased since, or have lost its id to
-        another text.
+        The index told what was recalled when it was asked. A target may have been erased or replaced since, or have lost
+        its id to another text. What nobody recalls must not keep a decision out that is taken again.
         """
         if not named:
             return {}
-        live = await self._store.live_ids(bank, set(named.values()))
+        recalled = await self._store.recalled_ids(bank, set(named.values()))
         refused = {memory_id for memory_id, answer in outcome.items() if answer.status == "rejected"}
-        return {own: target for own, target in named.items() if target in live - refused}
+        return {own: target for own, target in named.items() if target in recalled - refused}
 
     def _sealed(self, bank: str, author: str, drafts: Sequence[Draft]) -> list[SealedDraft]:
         slots = self._allocator.take(bank, author, len(drafts))

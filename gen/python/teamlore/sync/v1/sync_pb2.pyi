@@ -213,7 +213,9 @@ class PushResult(_message.Message):
     reason: _builtins.str
     """Why, in words, where there is something to say."""
     duplicate_of: _builtins.str
-    """The memory of this bank that the record repeats, with `duplicate`; live when all of the push was done."""
+    """The memory of this bank that the record repeats, with `duplicate`; live, and `current` or `suspect`, when all
+    of the push was done.
+    """
     def __init__(
         self,
         *,
