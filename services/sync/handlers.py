@@ -68,7 +68,7 @@ class SyncHandlers(sync_pb2_grpc.SyncServiceServicer):
             raise Refusal("BANK_ARCHIVED", "the bank is archived; nothing in it changes")
         if change.trust in standing.VOUCHED:
             found = await standing.opened(self._store, self._keys, request.bank, [request.id])
-            standing.require_source(found.memories)
+            standing.require_source(found.memories, request.version)
         return standing.answered(await self._store.status(request.bank, request.id, request.version, change))
 
     async def Forget(self, request: sync_pb2.ForgetRequest, context: Any) -> sync_pb2.ForgetResponse:

@@ -535,7 +535,7 @@ class UpdateStatusRequest(_message.Message):
     """`current`, `suspect`, `contradicted` or `superseded`. The last two leave recall by default."""
     trust: _builtins.str
     """`extracted`, `agent_inferred`, `agent_verified`, or `human`: the last one only where a person is present. A `claim`
-    without a source that teammates can open is at most `agent_inferred`. Where no person is present, any change of what is
+    without a source that teammates can open from any machine is at most `agent_inferred`. Where no person is present, any change of what is
     `human` leaves it `agent_verified`, unless the change says less.
     """
     may_be_stale: _builtins.bool
