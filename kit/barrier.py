@@ -86,7 +86,7 @@ _HINTS = {
 are ASCII to RE2, Unicode to `re`), and no counted repeat of theirs can be under way twice: that would cost time."""
 # What would end a quoted value too early, as many characters of it.
 _FLAT = str.maketrans('"\\\n\r', "'   ")
-_MARK = re.compile(r"\[redacted: [A-Za-z ]{1,40}\]")
+_MARK = re.compile(r"\[redacted: (?P<kind>[A-Za-z ]{1,40})\]")
 _AMOUNT = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 NEVER_FORWARDED = frozenset({"api_key", "password", "token", "secret"})
 
@@ -202,6 +202,11 @@ def spans_as_drawn(text: str, find: Callable[[str], Iterable[Span]]) -> list[Spa
         shown, places = drawn
         spans += [Span(places[span.start], places[span.stop - 1] + 1, span.kind) for span in find(shown)]
     return spans
+
+
+def redacted_kinds(text: str) -> set[str]:
+    """The kinds of what was taken out of a text, as it says itself."""
+    return {mark["kind"] for mark in _MARK.finditer(text)}
 
 
 def settle(text: str, spans: Sequence[Span], action: str) -> Passed:

@@ -14,7 +14,7 @@ from kit.barrier import Barrier
 from kit.errors import Refusal
 from kit.pii import PersonalData
 from kit.sealing import Allocator, KeyMissing, KeyStore, Slot, key_alarm, seal_many, unseal
-from services.sync.records import Draft, Rejected, judge
+from services.sync.records import Draft, Rejected, judge, stored_so
 
 _ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 TAKEN = "the id is taken"
@@ -292,18 +292,19 @@ class Pusher:
                 return Answer(draft.id, "rejected", FORGOTTEN)
             key_alarm("a live memory has no key", bank, [(draft.id, row.slot)])
             return Answer(draft.id, "rejected", UNREADABLE)
-        stored = Draft(
-            draft.id, sync_pb2.MemoryContent.FromString(content).text, content, row.fact_type, row.occurred_at
+        stored = sync_pb2.MemoryContent.FromString(content)
+        if draft.text != stored.text:
+            # The bank's policy may have been another one when the text was stored.
+            redacting = self._barriers["redact"], self._personal["redact"]
+            if not await asyncio.to_thread(stored_so, draft.sent, stored.text, *redacting):
+                return Answer(draft.id, "rejected", TAKEN)
+        same = (draft.fact_type, draft.occurred_at) == (row.fact_type, row.occurred_at) and (
+            draft.content == content or _beside_text(draft.content) == _beside_text(content)
         )
-        return _compare(draft, stored)
+        return Answer(draft.id, "unchanged", "" if same else METADATA_DIFFERS)
 
 
-def _compare(draft: Draft, other: Draft) -> Answer:
-    if draft.text != other.text:
-        return Answer(draft.id, "rejected", TAKEN)
-    same = (draft.content, draft.fact_type, draft.occurred_at) == (
-        other.content,
-        other.fact_type,
-        other.occurred_at,
-    )
-    return Answer(draft.id, "unchanged", "" if same else METADATA_DIFFERS)
+def _beside_text(content: bytes) -> sync_pb2.MemoryContent:
+    message = sync_pb2.MemoryContent.FromString(content)
+    message.ClearField("text")
+    return message
