@@ -12,7 +12,7 @@ from kit.errors import Refusal, field_invalid
 from kit.identity import caller
 from kit.sealing import KeyStore, key_alarm
 from services.sync import standing
-from services.sync.pushing import Answer, Pusher
+from services.sync.pushing import UNFIT_NAME, Answer, Pusher
 from services.sync.store import Store
 
 
@@ -76,6 +76,8 @@ class SyncHandlers(sync_pb2_grpc.SyncServiceServicer):
         bank, ids, who = request.bank, request.memory_ids, caller()
         # An absent bank is made by whom a push would have made it for, so that a late push finds the tombstone.
         makes = who.principal if self._banks_by_writers and who.may("write", bank) else ""
+        if makes and self._pusher.is_secret(bank) and await self._store.policy(bank) is None:
+            raise field_invalid("bank", UNFIT_NAME)
         if not request.erase:
             return sync_pb2.ForgetResponse(deleted_count=await self._store.forget(bank, ids, makes))
         done = await self._store.erase(bank, ids, who.principal, uuid.uuid4().hex, makes)

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from teamlore.sync.v1 import sync_pb2
 
 from kit.barrier import Barrier
-from kit.errors import Refusal
+from kit.errors import Refusal, field_invalid
 from kit.pii import PersonalData
 from kit.sealing import Allocator, KeyMissing, KeyStore, Slot, key_alarm, seal_many, unseal
 from services.sync.records import Draft, Rejected, judge, stored_so
@@ -22,6 +22,7 @@ TAKEN = "the id is taken"
 FORGOTTEN = "the id was forgotten in this bank; save it under a new id"
 UNREADABLE = "the stored memory of this id cannot be opened; tell the people who run the server"
 METADATA_DIFFERS = "text unchanged; metadata updates are not accepted by push"
+UNFIT_NAME = "looks like a secret; no bank is made under such a name"
 TWICE = "the id stands twice in this push, with another text"
 ROUNDS = 3
 """So often a push looks at drafts whose near-duplicate was gone when it came to answer; then it stores them unasked."""
@@ -184,9 +185,15 @@ class Pusher:
         policy, known = await self._store.ground(bank, ids)
         if policy is None and not self._terms.banks_by_writers:
             raise Refusal("NOT_FOUND", "there is no such bank; an admin makes it")
+        if policy is None and self.is_secret(bank):
+            raise field_invalid("bank", UNFIT_NAME)
         if policy is not None and policy.archived:
             raise Refusal("BANK_ARCHIVED", "the bank is archived; it takes no more memories")
         return policy, known
+
+    def is_secret(self, bank: str) -> bool:
+        """Whether the id of a bank that is to be made looks like a secret: it is kept for ever, and many see it."""
+        return bool(self._barriers[self._terms.barrier].spans(bank))
 
     async def _require_quota(self, author: str) -> None:
         if not self._terms.records_per_day:

@@ -110,9 +110,10 @@ def judge(record: sync_pb2.Record, barrier: Barrier, personal: PersonalData) -> 
         return Rejected(memory_id, "citations: each names a source, carries an excerpt, or both")
     if fact_type == CLAIM and not citations:
         return Rejected(memory_id, "citations: a claim names a source or carries an excerpt of it")
-    # An id is kept for ever and cannot be rewritten: it is refused where a text would be redacted, too.
-    if barrier.spans(memory_id):
-        return Rejected(memory_id, "id: looks like a secret")
+    # Neither is sealed, so they are kept for ever and cannot be rewritten: refused where a text would be redacted, too.
+    for field, word in (("id", memory_id), ("fact_type", fact_type)):
+        if barrier.spans(word):
+            return Rejected(memory_id, f"{field}: looks like a secret")
     occurred = None
     if record.HasField("occurred_at"):
         try:

@@ -126,7 +126,7 @@ class Record(_message.Message):
     text: _builtins.str
     """The text, at most 50,000 characters."""
     fact_type: _builtins.str
-    """The kind of fact, a lower-case word such as `decision`."""
+    """The kind of fact, a lower-case word such as `decision`; refused like an id where it looks like a secret."""
     content_hash: _builtins.str
     """`sha256:` and the hex SHA-256 of the UTF-8 text as sent; checked, not stored."""
     @_builtins.property
