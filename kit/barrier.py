@@ -28,7 +28,8 @@ _DETECTORS = (
 )  # fmt: skip
 # What the name of a secret ends or goes on with: DB_PASSWORD, userPassword, aws_secret_access_key, client-secret.
 # Of pwd, which is a folder's name to a shell, only what names none.
-_FOLDER = r"""\w{0,32}["']?[ \t]{0,4}[:=][ \t]{0,4}["']?[/~.$]"""
+_SEPARATOR = r"[ \t]{0,40}(?:=>|:=|[:=])[ \t]{0,40}"
+_FOLDER = rf"""\w{{0,32}}["']?{_SEPARATOR}["']?[/~.$]"""
 _WORD = (
     r"(?:password|passwd|passphrase|passcode|passwort|kennwort|api[_-]?key|access[_-]?key|secret|token|"
     rf"pwd(?!{_FOLDER}))"
@@ -53,10 +54,18 @@ _OWN = {
     "Teamlore Token": re.compile(r"\btlk_[A-Za-z0-9_-]{43}"),
     # Bounded on both sides, so that no text makes it slow.
     "Secret Keyword": re.compile(
-        rf"{_WORD}\w{{0,32}}[\"']?[ \t]{{0,4}}[:=][ \t]{{0,4}}(?:{_QUOTED}|[\"']?(?P<value>[^\s\"']{{6,200}}))", re.I
+        rf"{_WORD}\w{{0,32}}[\"']?{_SEPARATOR}(?:{_QUOTED}|[\"']?(?P<value>[^\s\"']{{6,200}}))", re.I
     ),
     "Bearer Token": re.compile(r"\b[Bb]earer[ \t]{1,4}(?P<value>[A-Za-z0-9._~+/=-]{16,2000})"),
 }
+# A command's option and its value. Prose goes on behind the name of an option as well, so a bare value has to hold more than
+# letters and punctuation, and stands for no variable, placeholder or path.
+_OPTION = re.compile(
+    rf"(?<![\w-])--[\w-]{{0,32}}?{_WORD}(?:[_-]key)?[ \t]{{1,40}}"
+    rf"(?:{_QUOTED}|(?P<value>(?=[^\s\"']{{0,199}}[0-9@#$%^&*+=])[^\s\"'`$<({{\[/~.-][^\s\"']{{5,199}}))",
+    re.I,
+)
+_KEYWORD = r"(?i:passw(?:or)?[dt]|passphrase|passcode|kennwort|pwd|api[_-]?key|access[_-]?key|secret|token)"
 _HINTS = {
     "Private Key": "-----BEGIN ",
     "JSON Web Token": "eyJ",
@@ -65,8 +74,7 @@ _HINTS = {
     "NPM Token": "npm_",
     "OpenAI Token": "sk-",
     "Teamlore Token": "tlk_",
-    "Secret Keyword": r"(?i:passw(?:or)?[dt]|passphrase|passcode|kennwort|pwd|api[_-]?key|access[_-]?key|secret|token)"
-    r"[^\s\"':=]*[\"']?[ \t]*[:=]",
+    "Secret Keyword": rf"{_KEYWORD}[^\s\"':=]*[\"']?[ \t]*[:=]|--\S*{_KEYWORD}(?i:[_-]key)?[ \t]",
     "Bearer Token": "earer",
     "Artifactory Credentials": r"A(?:KC|P.)[a-zA-Z0-9]{8}",
     "AWS Access Key": "(?i:a3t|abia|acca|akia|asia|aws)",
@@ -86,7 +94,7 @@ _HINTS = {
 are ASCII to RE2, Unicode to `re`), and no counted repeat of theirs can be under way twice: that would cost time."""
 # What would end a quoted value too early, as many characters of it.
 _FLAT = str.maketrans('"\\\n\r', "'   ")
-_MARK = re.compile(r"\[redacted: [A-Za-z ]{1,40}\]")
+_MARK = re.compile(r"\[redacted: (?P<kind>[A-Za-z ]{1,40})\]")
 _AMOUNT = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 NEVER_FORWARDED = frozenset({"api_key", "password", "token", "secret"})
 
@@ -131,6 +139,7 @@ def shapes() -> tuple[Shape, ...]:
     """Every kind that is looked for."""
     detectors: dict[str, Any] = get_mapping_from_secret_type_to_class()
     patterns = {kind: [pattern] for kind, pattern in _OWN.items()}
+    patterns["Secret Keyword"].append(_OPTION)
     for kind, detector in detectors.items():
         if detector.__name__ in _DETECTORS:
             patterns.setdefault(kind, []).extend(re.compile(pattern) for pattern in detector.denylist)
@@ -202,6 +211,11 @@ def spans_as_drawn(text: str, find: Callable[[str], Iterable[Span]]) -> list[Spa
         shown, places = drawn
         spans += [Span(places[span.start], places[span.stop - 1] + 1, span.kind) for span in find(shown)]
     return spans
+
+
+def redacted_kinds(text: str) -> set[str]:
+    """The kinds of what was taken out of a text, as it says itself."""
+    return {mark["kind"] for mark in _MARK.finditer(text)}
 
 
 def settle(text: str, spans: Sequence[Span], action: str) -> Passed:

@@ -1,6 +1,8 @@
 """What a laptop and a server must say alike, though neither may import the other."""
 
+import inspect
 import sys
+from ipaddress import IPv4Address
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -9,12 +11,13 @@ from buf.validate import validate_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 from teamlore.common.v1.citation_pb2 import Citation
-from teamlore_client import _cli_memory, _memory, _rpc, _sync
+from teamlore_client import _cli_memory, _memory, _rpc, _sources, _sync
 from teamlore_embedder.polarity import normalised
 
 from kit import texts
 from kit.database import load_queries
 from kit.validation import violations_of
+from services.sync import sources
 from services.sync.pushing import FORGOTTEN
 from services.sync.records import CLAIM
 
@@ -51,11 +54,38 @@ def test_one_rule_says_what_teammates_can_open() -> None:
 
 @pytest.mark.parametrize(
     "uri",
-    ["https://wiki.example.com/q?a=1#b", "http://localhost:8080", "https://de.wikipedia.org/wiki/L\u00f6we",
+    ["https://wiki.example.com/q?a=1#b", "http://wiki.example.com:8080", "http://8.8.8.8/x",
+     "https://de.wikipedia.org/wiki/L\u00f6we",
      "repo:docs/adr/0003.md@4f2a9c1#L12", "repo:.github/x", "repo:a/./b", "repo:..a/b", "repo:@scope/a..b", "repo:a.md#L1:3"],
 )  # fmt: skip
 def test_a_source_that_opens(uri: str) -> None:
-    assert violations_of(Citation(uri=uri)) == [] and _cli_memory.openable(uri)
+    assert violations_of(Citation(uri=uri)) == [] and _cli_memory.openable(uri) and sources.openable(uri)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["http://localhost", "http://localhost:3000/notes", "https://LOCALHOST/x", "http://a.localhost", "http://wiki/queues",
+     "https://127.0.0.1/x", "http://127.1", "http://0x7f.1", "http://2130706433", "http://0177.0.0.1", "http://0.0.0.0",
+     "http://10.1.2.3", "http://172.16.0.1", "http://192.168.1.4/", "http://169.254.169.254/latest", "http://100.64.0.1",
+     "http://224.0.0.1", "http://8.8.8.999", "http://nas.local/x", "https://vault.internal:8200", "http://box.lan#x",
+     "http://printer.home.arpa?x", "https://a..b/", "https://example.com:0", "https://example.com:99999/", "repo:~/notes.md",
+     "repo:~alice/notes.md"],
+)  # fmt: skip
+def test_a_source_that_only_its_author_opens_is_refused_on_the_laptop_and_counts_for_nothing(uri: str) -> None:
+    assert violations_of(Citation(uri=uri)) == [], "what was saved before goes up all the same"
+    assert not _cli_memory.openable(uri) and not sources.openable(uri)
+
+
+def test_the_rule_of_sources_is_one_word_for_word() -> None:
+    here, there = (inspect.getsource(each).split('"""', 2)[2] for each in (_sources, sources))
+    assert here == there
+
+
+@given(st.ip_addresses(v=4), st.sampled_from(["", ":80", "/x", "?x", "#x"]))
+def test_a_number_opens_where_it_is_of_the_internet(number: IPv4Address, rest: str) -> None:
+    opens = number.is_global and not number.is_multicast
+    for written in (str(number), str(int(number)), hex(int(number))):
+        assert sources.openable(f"https://{written}{rest}") == (opens and written == str(number))
 
 
 @pytest.mark.parametrize(
@@ -70,11 +100,15 @@ def test_a_source_that_is_none_is_refused_by_both(uri: str) -> None:
     assert not _cli_memory.openable(uri)
 
 
+def _is_printable(uri: str) -> bool:
+    return _cli_memory.NOT_OPENABLE.search(uri) is None
+
+
 def _is_http(uri: str) -> bool:
     return uri.startswith("http")
 
 
-@given(st.from_regex(_cli_memory.OPENABLE, fullmatch=True).filter(_cli_memory.openable).filter(_is_http))
+@given(st.from_regex(_cli_memory.OPENABLE, fullmatch=True).filter(_is_printable).filter(_is_http))
 def test_an_address_that_passes_has_a_host_and_no_user(uri: str) -> None:
     split = urlsplit(uri)
     assert split.hostname and split.username is None and split.password is None

@@ -1,4 +1,5 @@
-"""Looks for near-duplicates: words propose, the model decides, and only a row that is live in Postgres is ever named.
+"""Looks for near-duplicates: words propose, the model decides, and only a row that Postgres has, and that is recalled, is ever
+named: what replaced or contradicted one says is said anew where it is pushed again.
 
 A record that shares too few terms with any other is answered without the model, so that its push need not wait for it.
 """
@@ -188,15 +189,15 @@ class Duplicates:
     async def _decide(
         self, bank: str, asked: Sequence[_Asked], texts: dict[str, str], threshold: float
     ) -> list[Hit | None]:
-        """Names what is live now: it may have been forgotten while the model was asked."""
-        live = await self._store.live(bank, sorted(texts))
-        self._in_flight.drop(bank, texts.keys() - live)
+        """Names what is recalled now: it may have been forgotten, or replaced, while the model was asked."""
+        recalled = await self._store.recalled(bank, sorted(texts))
+        self._in_flight.drop(bank, texts.keys() - recalled)
         return await asyncio.to_thread(
             decide,
             [one.id for one in asked],
             [one.text for one in asked],
             [one.hits for one in asked],
-            {memory_id: text for memory_id, text in texts.items() if memory_id in live},
+            {memory_id: text for memory_id, text in texts.items() if memory_id in recalled},
             threshold,
         )
 

@@ -93,9 +93,14 @@ order by p.seq
 -- Which of these memories are live now.
 select id from memory.live_memories where bank = $1 and id = any ($2)
 
+-- name: recalled
+-- Which of these memories are recalled now: live, and not held to be wrong or outdated.
+select id from memory.live_memories where bank = $1 and id = any ($2) and status in ('current', 'suspect')
+
 -- name: texts
--- What opens the texts of those of these memories that are live now.
-select id, key_page, key_slot, sealed from memory.live_memories where bank = $1 and id = any ($2)
+-- What opens the texts of those of these memories that are recalled now.
+select id, key_page, key_slot, sealed from memory.live_memories
+where bank = $1 and id = any ($2) and status in ('current', 'suspect')
 
 -- name: memories
 -- What a hit shows of these memories, in one snapshot; a lane below the bank's least shows nothing, nor does what the team

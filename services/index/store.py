@@ -146,8 +146,14 @@ class Store:
             return set()
         return {row["id"] for row in await self.database.fetch("live", bank, list(ids))}
 
+    async def recalled(self, bank: str, ids: Sequence[str]) -> set[str]:
+        """Which of these memories are recalled now, of any lane: live, and `current` or `suspect`."""
+        if not ids:
+            return set()
+        return {row["id"] for row in await self.database.fetch("recalled", bank, list(ids))}
+
     async def texts(self, bank: str, ids: Sequence[str]) -> dict[str, str]:
-        """The texts of those of these memories that are live now, of any lane. Raises Refusal KEY_MISSING."""
+        """The texts of those of these memories that are recalled now, of any lane. Raises Refusal KEY_MISSING."""
         if not ids:
             return {}
         rows = [(row["id"], row) for row in await self.database.fetch("texts", bank, list(ids))]

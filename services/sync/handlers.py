@@ -12,7 +12,7 @@ from kit.errors import Refusal, field_invalid
 from kit.identity import caller
 from kit.sealing import KeyStore, key_alarm
 from services.sync import standing
-from services.sync.pushing import Answer, Pusher
+from services.sync.pushing import UNFIT_NAME, Answer, Pusher
 from services.sync.store import Store
 
 
@@ -67,12 +67,15 @@ class SyncHandlers(sync_pb2_grpc.SyncServiceServicer):
             raise Refusal("BANK_ARCHIVED", "the bank is archived; nothing in it changes")
         if change.trust in standing.VOUCHED:
             found = await standing.opened(self._store, self._keys, request.bank, [request.id])
-            standing.require_source(found.memories)
+            standing.require_source(found.memories, request.version)
         return standing.answered(await self._store.status(request.bank, request.id, request.version, change))
 
     async def Forget(self, request: sync_pb2.ForgetRequest, context: Any) -> sync_pb2.ForgetResponse:
         """Hides or erases memories."""
         bank, ids = request.bank, request.memory_ids
+        # Ids are buried under the bank's name also where nobody has made it yet.
+        if self._pusher.is_secret(bank) and await self._store.policy(bank) is None:
+            raise field_invalid("bank", UNFIT_NAME)
         if not request.erase:
             return sync_pb2.ForgetResponse(deleted_count=await self._store.forget(bank, ids))
         done = await self._store.erase(bank, ids, caller().principal, uuid.uuid4().hex)

@@ -11,10 +11,10 @@ from typing import NamedTuple, Protocol
 from teamlore.sync.v1 import sync_pb2
 
 from kit.barrier import Barrier
-from kit.errors import Refusal
+from kit.errors import Refusal, field_invalid
 from kit.pii import PersonalData
 from kit.sealing import Allocator, KeyMissing, KeyStore, Slot, key_alarm, seal_many, unseal
-from services.sync.records import Draft, Rejected, judge
+from services.sync.records import Draft, Rejected, judge, stored_so
 
 _ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 TAKEN = "the id is taken"
@@ -22,6 +22,7 @@ TAKEN = "the id is taken"
 FORGOTTEN = "the id was forgotten in this bank; save it under a new id"
 UNREADABLE = "the stored memory of this id cannot be opened; tell the people who run the server"
 METADATA_DIFFERS = "text unchanged; metadata updates are not accepted by push"
+UNFIT_NAME = "looks like a secret; no bank is made under such a name"
 TWICE = "the id stands twice in this push, with another text"
 ROUNDS = 3
 """So often a push looks at drafts whose near-duplicate was gone when it came to answer; then it stores them unasked."""
@@ -106,8 +107,8 @@ class PushStore(Protocol):
         """Stores drafts in one commit; gives the ids that were won."""
         ...
 
-    async def live_ids(self, bank: str, ids: Collection[str]) -> set[str]:
-        """Those of the ids that are live in the bank now."""
+    async def recalled_ids(self, bank: str, ids: Collection[str]) -> set[str]:
+        """Those of the ids that are recalled in the bank now: live, and `current` or `suspect`."""
         ...
 
 
@@ -184,9 +185,15 @@ class Pusher:
         policy, known = await self._store.ground(bank, ids)
         if policy is None and not self._terms.banks_by_writers:
             raise Refusal("NOT_FOUND", "there is no such bank; an admin makes it")
+        if policy is None and self.is_secret(bank):
+            raise field_invalid("bank", UNFIT_NAME)
         if policy is not None and policy.archived:
             raise Refusal("BANK_ARCHIVED", "the bank is archived; it takes no more memories")
         return policy, known
+
+    def is_secret(self, bank: str) -> bool:
+        """Whether the id of a bank that is to be made looks like a secret: it is kept for ever, and many see it."""
+        return bool(self._barriers[self._terms.barrier].spans(bank))
 
     async def _require_quota(self, author: str) -> None:
         if not self._terms.records_per_day:
@@ -239,16 +246,16 @@ class Pusher:
     async def _sound(
         self, bank: str, named: Mapping[str, str], outcome: Mapping[str, Answer]
     ) -> dict[str, str]:
-        """Those of the near-duplicates that repeat what is live now, after all that this push did, and not refused by it.
+        """Those of the near-duplicates that repeat what is recalled now, after all that this push did, and not refused by it.
 
-        The index told what was live when it was asked. A target may have been erased since, or have lost its id to
-        another text.
+        The index told what was recalled when it was asked. A target may have been erased or replaced since, or have lost
+        its id to another text. What nobody recalls must not keep a decision out that is taken again.
         """
         if not named:
             return {}
-        live = await self._store.live_ids(bank, set(named.values()))
+        recalled = await self._store.recalled_ids(bank, set(named.values()))
         refused = {memory_id for memory_id, answer in outcome.items() if answer.status == "rejected"}
-        return {own: target for own, target in named.items() if target in live - refused}
+        return {own: target for own, target in named.items() if target in recalled - refused}
 
     def _sealed(self, bank: str, author: str, drafts: Sequence[Draft]) -> list[SealedDraft]:
         slots = self._allocator.take(bank, author, len(drafts))
@@ -292,18 +299,19 @@ class Pusher:
                 return Answer(draft.id, "rejected", FORGOTTEN)
             key_alarm("a live memory has no key", bank, [(draft.id, row.slot)])
             return Answer(draft.id, "rejected", UNREADABLE)
-        stored = Draft(
-            draft.id, sync_pb2.MemoryContent.FromString(content).text, content, row.fact_type, row.occurred_at
+        stored = sync_pb2.MemoryContent.FromString(content)
+        if draft.text != stored.text:
+            # The bank's policy may have been another one when the text was stored.
+            redacting = self._barriers["redact"], self._personal["redact"]
+            if not await asyncio.to_thread(stored_so, draft.sent, stored.text, *redacting):
+                return Answer(draft.id, "rejected", TAKEN)
+        same = (draft.fact_type, draft.occurred_at) == (row.fact_type, row.occurred_at) and (
+            draft.content == content or _beside_text(draft.content) == _beside_text(content)
         )
-        return _compare(draft, stored)
+        return Answer(draft.id, "unchanged", "" if same else METADATA_DIFFERS)
 
 
-def _compare(draft: Draft, other: Draft) -> Answer:
-    if draft.text != other.text:
-        return Answer(draft.id, "rejected", TAKEN)
-    same = (draft.content, draft.fact_type, draft.occurred_at) == (
-        other.content,
-        other.fact_type,
-        other.occurred_at,
-    )
-    return Answer(draft.id, "unchanged", "" if same else METADATA_DIFFERS)
+def _beside_text(content: bytes) -> sync_pb2.MemoryContent:
+    message = sync_pb2.MemoryContent.FromString(content)
+    message.ClearField("text")
+    return message

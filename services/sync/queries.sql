@@ -53,9 +53,9 @@ select id, author, lane, derivation, fact_type, status, version, occurred_at, re
        last_seq, trust, may_be_stale, superseded_by, last_verified
 from memory.live_memories where bank = $1 and id = any ($2) order by id
 
--- name: live_ids
--- Which of these memories are live in the bank now.
-select id from memory.live_memories where bank = $1 and id = any ($2)
+-- name: recalled_ids
+-- Which of these memories are recalled in the bank now: live, and not held to be wrong or outdated.
+select id from memory.live_memories where bank = $1 and id = any ($2) and status in ('current', 'suspect')
 
 -- name: together
 -- Live memories of a bank that go when these ids are forgotten: themselves first, then the other chunks of their retains.

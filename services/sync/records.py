@@ -10,7 +10,7 @@ from typing import NamedTuple
 from google.protobuf.struct_pb2 import Value
 from teamlore.sync.v1 import sync_pb2
 
-from kit.barrier import NEVER_FORWARDED, Barrier
+from kit.barrier import NEVER_FORWARDED, Barrier, redacted_kinds, shapes
 from kit.pii import PersonalData
 from kit.texts import visible
 from kit.validation import violations_of
@@ -35,6 +35,8 @@ class Draft(NamedTuple):
     occurred_at: datetime | None
     retain_id: str = ""
     """As sent: which retain the text is a chunk of."""
+    sent: str = ""
+    """The text before the barrier; never kept."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +110,10 @@ def judge(record: sync_pb2.Record, barrier: Barrier, personal: PersonalData) -> 
         return Rejected(memory_id, "citations: each names a source, carries an excerpt, or both")
     if fact_type == CLAIM and not citations:
         return Rejected(memory_id, "citations: a claim names a source or carries an excerpt of it")
-    # An id is kept for ever and cannot be rewritten: it is refused where a text would be redacted, too.
-    if barrier.spans(memory_id):
-        return Rejected(memory_id, "id: looks like a secret")
+    # Neither is sealed, so they are kept for ever and cannot be rewritten: refused where a text would be redacted, too.
+    for field, word in (("id", memory_id), ("fact_type", fact_type)):
+        if barrier.spans(word):
+            return Rejected(memory_id, f"{field}: looks like a secret")
     occurred = None
     if record.HasField("occurred_at"):
         try:
@@ -138,8 +141,23 @@ def judge(record: sync_pb2.Record, barrier: Barrier, personal: PersonalData) -> 
     if reason:
         return Rejected(memory_id, reason)
     return Draft(
-        memory_id, passed, content.SerializeToString(deterministic=True), fact_type, occurred, retain
+        memory_id, passed, content.SerializeToString(deterministic=True), fact_type, occurred, retain, text
     )
+
+
+def stored_so(sent: str, stored: str, barrier: Barrier, personal: PersonalData) -> bool:
+    """Whether a text, as sent, was stored so, whatever the bank's policy was then; both barriers redact. Blocks.
+
+    Only who knows all of a text that was not taken out of it is told: secrets are never left out of the comparison but
+    where they were left out of the store.
+    """
+    kinds = redacted_kinds(stored)
+    if sent == stored or not kinds:
+        return sent == stored
+    forms = {sent, barrier.check(sent).text}
+    if not kinds <= {shape.kind for shape in shapes()}:
+        forms |= {personal.check(form).text for form in forms}
+    return stored in forms
 
 
 def _pass_metadata(record: sync_pb2.Record, content: sync_pb2.MemoryContent, gate: _Gate) -> str:

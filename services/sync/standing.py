@@ -10,6 +10,7 @@ from teamlore.sync.v1 import sync_pb2
 from kit.errors import Refusal, field_invalid
 from kit.sealing import KeyStore, Slot, key_alarm, open_rows
 from services.sync.records import CLAIM
+from services.sync.sources import openable
 from services.sync.store import Standing, StatusChange, Store
 
 VOUCHED = ("agent_verified", "human")
@@ -53,10 +54,18 @@ def _moment(stamp: Timestamp) -> datetime:
     return moment
 
 
-def require_source(memories: Sequence[sync_pb2.Memory]) -> None:
-    """Raises FIELD_INVALID for a claim that cites nothing its readers can open: nobody could check who vouches for it."""
+def require_source(memories: Sequence[sync_pb2.Memory], version: int) -> None:
+    """Raises FIELD_INVALID for a claim that cites nothing its readers can open: nobody could check who vouches for it.
+
+    What was looked at must be what is changed, so an id without a memory is NOT_FOUND and another version a
+    VERSION_CONFLICT here already: either may be otherwise a moment later.
+    """
+    if not memories:
+        answered(None)
     for memory in memories:
-        if memory.fact_type == CLAIM and not any(citation.uri for citation in memory.citations):
+        if memory.version != version:
+            answered(Standing("conflict", memory.version, memory.seq))
+        if memory.fact_type == CLAIM and not any(openable(citation.uri) for citation in memory.citations):
             raise field_invalid(
                 "trust", "a claim that cites no source teammates can open is at most agent_inferred"
             )

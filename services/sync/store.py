@@ -169,9 +169,9 @@ class Store:
         """The rows of those of the ids that are live in the bank, by id."""
         return await self._database.fetch("live_by_id", bank, list(ids))
 
-    async def live_ids(self, bank: str, ids: Collection[str]) -> set[str]:
-        """Those of the ids that are live in the bank now."""
-        return {row["id"] for row in await self._database.fetch("live_ids", bank, list(ids))}
+    async def recalled_ids(self, bank: str, ids: Collection[str]) -> set[str]:
+        """Those of the ids that are recalled in the bank now: live, and `current` or `suspect`."""
+        return {row["id"] for row in await self._database.fetch("recalled_ids", bank, list(ids))}
 
     async def together(self, bank: str, ids: Sequence[str]) -> list[str]:
         """The live ones of the ids, then what a forget of them takes along; at most 1000."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from teamlore_client import _sources
 from teamlore_client._cli import Exit, Here, Json, Project, Stop, here
 from teamlore_client._errors import Refused, ServerUnreachable
 from teamlore_client._lock import BankLock
@@ -332,8 +333,8 @@ def _moment(given: str) -> datetime | None:
 
 
 def openable(uri: str) -> bool:
-    """Return whether teammates can open a source, as far as its form tells."""
-    return OPENABLE.fullmatch(uri) is not None and NOT_OPENABLE.search(uri) is None
+    """Return whether the wire takes a source, and teammates can open it as far as its form tells."""
+    return OPENABLE.fullmatch(uri) is not None and NOT_OPENABLE.search(uri) is None and _sources.openable(uri)
 
 
 def _check_for_team(memory: Memory) -> None:
@@ -351,7 +352,9 @@ def _check_for_team(memory: Memory) -> None:
     for each in memory.citations:
         if each.uri and not (openable(each.uri) and len(each.uri) <= _CITED):
             raise FieldInvalid(
-                "cite", "must be https://…, http://… or repo:<path>; for what only you can open give --excerpt"
+                "cite",
+                "must be https://…, http://… or repo:<path> that teammates can open, so no address or folder of your"
+                " machine or network; for what only you can open give --excerpt",
             )
         if not each.uri and not (visible(each.excerpt) and len(each.excerpt) <= _CITED):
             raise FieldInvalid("excerpt", f"must hold a visible character, and at most {_CITED:,}")

@@ -213,6 +213,8 @@ def test_a_moment_outside_the_calendar_is_refused(home: Path, project: None) -> 
         ("tags", ["x", "--tag", ""]),
         ("fact_type", ["x", "--fact-type", "Decision"]),
         ("cite", ["x", "--cite", "/home/alice/notes.md"]),
+        ("cite", ["x", "--cite", "http://localhost:3000/notes"]),
+        ("cite", ["x", "--cite", "repo:~/notes.md"]),
         ("cite", ["x", "--fact-type", "claim"]),
         ("excerpt", ["x", "--excerpt", " "]),
     ],

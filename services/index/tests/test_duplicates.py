@@ -195,6 +195,35 @@ async def test_what_is_forgotten_while_the_model_is_asked_is_not_named(
     assert await bench.repeats(NEARLY + " Really.", threshold=threshold) == [""]
 
 
+@pytest.mark.parametrize("threshold", [0.95, 0.5])
+@pytest.mark.parametrize("status", ["current", "suspect", "contradicted", "superseded"])
+async def test_what_nobody_recalls_is_repeated_by_nothing(bench: Bench, status: str, threshold: float) -> None:
+    async def called(status: str) -> None:
+        await bench.sql(
+            "select memory.status(bank, id, version, $1, null, null, null, null) from memory.live_memories", status
+        )
+
+    await bench.stored(queue=QUEUE, cut="ฉันชอบกาแฟ")
+    await called(status)
+    await bench.followed(TERMS, VECTORS)
+    asked = (QUEUE, NEARLY, "ฉันชอบกาแฟ ")
+    named = ["queue", "queue", "cut"] if status in ("current", "suspect") else ["", "asked-000", ""]
+    assert await bench.repeats(*asked, threshold=threshold) == named
+    assert await bench.store.live(BANK, ["queue"]) == {"queue"}, "what follows the bank sees every status"
+
+    # While the model is asked, the team changes its mind.
+    await called("current")
+    bench.embedding.meanwhile = lambda: called(status)
+    again = NEARLY + " Really."
+    assert await bench.repeats(again, threshold=threshold) == named[:1]
+
+    # What is not recalled hides nothing that is, though it has the very words.
+    bench.embedding.meanwhile = nothing
+    await bench.stored(nearly=NEARLY)
+    await bench.followed(TERMS, VECTORS)
+    assert await bench.repeats(QUEUE, threshold=threshold) == ["queue" if named[0] else "nearly"]
+
+
 async def test_a_bank_whose_terms_are_not_all_there_is_searched_by_meaning_until_they_are(
     bench: Bench,
 ) -> None:

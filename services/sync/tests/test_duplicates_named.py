@@ -1,4 +1,4 @@
-"""What a push names as the memory that a record repeats is live there, whatever others did while the index looked."""
+"""What a push names as the memory that a record repeats is recalled there, whatever others did while the index looked."""
 
 import asyncio
 import itertools
@@ -18,12 +18,13 @@ from services.sync import standing
 from services.sync.neighbours import question
 from services.sync.pushing import FORGOTTEN, METADATA_DIFFERS, ROUNDS, TAKEN, TWICE, Answer, Pusher, Terms
 from services.sync.records import Draft
-from services.sync.store import QUERIES
+from services.sync.store import QUERIES, StatusChange
 from services.sync.tests.test_pushing import BANK, Bench, Index, record
 
+STATUSES = ("current", "suspect", "contradicted", "superseded")
 TRAIN = "The release train leaves on Tuesday."
 Step = tuple[str, str, str]
-"""What somebody does (take, write, forget or erase), with which id, and in which words."""
+"""What somebody does (take, write, forget or erase, or calls by a status), with which id, and in which words."""
 
 
 class Words:
@@ -35,7 +36,7 @@ class Words:
     async def find(self, bank: str, drafts: Sequence[Draft], threshold: float) -> Mapping[str, str]:
         self.asked += 1
         candidates, repeated = question(drafts)
-        stored = {text: memory_id for memory_id, text in (await live(self.bench, self.bank)).items()}
+        stored = {text: memory_id for memory_id, text in (await recalled(self.bench, self.bank)).items()}
         found = {one.id: stored[one.text] for one in candidates if one.text in stored}
         if self.steps:
             await take(self.bench, self.bank, self.steps.pop(0))
@@ -50,19 +51,27 @@ async def take(bench: Bench, bank: str, steps: Sequence[Step]) -> None:
             if what in ("take", "write"):
                 where = bank if what == "write" else f"{bank}-other"
                 await others.push(where, "user:bob", [record(memory_id, text)])
+            elif what in STATUSES:
+                for row in await bench.store.live(bank, [memory_id]):
+                    await bench.store.status(bank, memory_id, row["version"], StatusChange(what))
             elif what == "forget":
                 await bench.store.forget(bank, [memory_id], "user:bob")
             else:
                 await bench.store.erase(bank, [memory_id], "user:bob", uuid.uuid4().hex, "user:bob")
 
 
-async def live(bench: Bench, bank: str) -> dict[str, str]:
-    """Texts of a bank's live memories by id."""
+async def live(bench: Bench, bank: str, *statuses: str) -> dict[str, str]:
+    """Texts of a bank's live memories by id, of those that it calls so."""
     ids = await bench.superuser(
         "select coalesce(array_agg(id), '{}') from memory.live_memories where bank = $1", bank
     )
     found = await standing.opened(bench.store, bench.keys, bank, ids)
-    return {memory.id: memory.text for memory in found.memories}
+    return {each.id: each.text for each in found.memories if each.status in (statuses or STATUSES)}
+
+
+async def recalled(bench: Bench, bank: str) -> dict[str, str]:
+    """Texts of what a bank recalls by id."""
+    return await live(bench, bank, "current", "suspect")
 
 
 async def pushed(bench: Bench, words: Words, *records: sync_pb2.Record) -> list[Answer]:
@@ -99,6 +108,18 @@ async def test_one_that_is_gone_when_the_push_answers_is_named_by_none(bench: Be
     assert await pushed(bench, words, record("wwwwwwww", TRAIN)) == [Answer("wwwwwwww", "stored")]
 
 
+@pytest.mark.parametrize("status", STATUSES)
+async def test_a_decision_taken_again_is_stored_and_the_same_record_is_unchanged(bench: Bench, status: str) -> None:
+    await bench.push(record("xxxxxxxx", TRAIN))
+    words = Words(bench, BANK, [(status, "xxxxxxxx", "")])
+    fresh, same = await pushed(bench, words, record("yyyyyyyy", TRAIN), record("xxxxxxxx", TRAIN))
+    shown = status in ("current", "suspect")
+    assert fresh == (
+        Answer("yyyyyyyy", "duplicate", duplicate_of="xxxxxxxx") if shown else Answer("yyyyyyyy", "stored")
+    )
+    assert same == Answer("xxxxxxxx", "unchanged")
+
+
 async def test_whose_targets_go_again_and_again_is_stored_unasked(bench: Bench) -> None:
     others = [f"other-{n:03}" for n in range(ROUNDS)]
     await take(bench, BANK, [("write", others[0], TRAIN)])
@@ -111,7 +132,7 @@ async def test_whose_targets_go_again_and_again_is_stored_unasked(bench: Bench) 
 
 
 IDS, TEXTS = st.sampled_from([f"memory-{n}" for n in range(4)]), st.sampled_from(["one", "two"])
-STEPS = st.lists(st.tuples(st.sampled_from(["take", "write", "forget", "erase"]), IDS, TEXTS), max_size=3)
+STEPS = st.lists(st.tuples(st.sampled_from(["take", "write", "forget", "erase", *STATUSES]), IDS, TEXTS), max_size=3)
 
 
 def test_no_order_of_things_names_what_is_not_there(database_url: str, tmp_path: Path) -> None:
@@ -134,6 +155,7 @@ def test_no_order_of_things_names_what_is_not_there(database_url: str, tmp_path:
             [[("forget", "memory-0", "")]],
         )
         @example([("write", "memory-0", "one")], [("memory-1", "one")] * 2, [[]])
+        @example([("write", "memory-0", "one")], [("memory-1", "one")], [[("superseded", "memory-0", "")]])
         def holds(before: list[Step], batch: list[tuple[str, str]], meanwhile: list[list[Step]]) -> None:
             runner.run(play(bench, before, batch, meanwhile))
 
@@ -153,7 +175,7 @@ async def play(
     await take(bench, bank, marked(before))
     records = [record(f"{memory_id}-{mark}", text) for memory_id, text in batch]
     answers = await pushed(bench, Words(bench, bank, *map(marked, meanwhile)), *records)
-    there = await live(bench, bank)
+    there, shown = await live(bench, bank), await recalled(bench, bank)
     gone = await bench.superuser(
         "select coalesce(array_agg(id), '{}') from (select id from memory.tombstones where bank = $1"
         " union all select id from memory.memories where bank = $1 and forgotten) hidden",
@@ -163,7 +185,7 @@ async def play(
     for sent, answer in zip(records, answers, strict=True):
         assert answer.id == sent.id
         if answer.status == "duplicate":
-            assert there[answer.duplicate_of] == sent.text
+            assert shown[answer.duplicate_of] == sent.text
         elif answer.status in ("stored", "unchanged"):
             assert there.get(sent.id) == sent.text or sent.id in gone
         elif answer.reason == TWICE:

@@ -15,13 +15,16 @@ from teamlore.index.v1 import index_pb2
 from teamlore.sync.v1 import sync_pb2
 
 from kit import audit
+from kit.access import Caller, Grant
 from kit.barrier import Barrier
 from kit.database import Database
 from kit.errors import Refusal
+from kit.identity import set_caller
 from kit.pii import PersonalData
 from kit.sealing import KeyStore
 from kit.validation import violations_of
 from services.sync import standing, store
+from services.sync.handlers import SyncHandlers
 from services.sync.neighbours import LONGEST_ASKED, IndexClient, question
 from services.sync.pushing import FORGOTTEN, METADATA_DIFFERS, TAKEN, UNREADABLE, Answer, Known, Pusher, Terms
 from services.sync.records import Draft, Rejected, judge
@@ -236,6 +239,44 @@ def test_an_id_that_looks_like_a_secret_is_refused_and_never_repeated(secret: st
     for action in ("redact", "reject"):
         assert judge(record(secret), Barrier(action), NO_PII) == Rejected(secret, "id: looks like a secret")
     assert isinstance(judge(record(secret), Barrier("off"), NO_PII), Draft)
+
+
+SPOILED = "sk_live_" + "a1b2" * 6
+
+
+def test_a_kind_of_fact_that_looks_like_a_secret_is_refused_like_an_id() -> None:
+    sent = record("aaaaaaaa", fact_type=SPOILED)
+    for action in ("redact", "reject"):
+        assert judge(sent, Barrier(action), NO_PII) == Rejected("aaaaaaaa", "fact_type: looks like a secret")
+    assert isinstance(judge(sent, Barrier("off"), NO_PII), Draft)
+    assert isinstance(judge(record("aaaaaaaa", fact_type="token_secret"), BARRIER, NO_PII), Draft)
+
+
+@pytest.mark.parametrize("action", ["redact", "reject", "off"])
+async def test_no_bank_is_made_under_a_secret_and_one_that_is_there_goes_on(bench: Bench, action: str) -> None:
+    bench.under(Terms(barrier=action))
+    handlers, spoiled = SyncHandlers(bench.store, bench.keys, bench.pusher), f"project:{SPOILED}"
+
+    async def forget(bank: str) -> None:
+        with audit.calling(audit.CallContext("memory.forget", "user:bob", "t")):
+            await handlers.Forget(sync_pb2.ForgetRequest(bank=bank, memory_ids=["bbbbbbbb"]), None)
+
+    set_caller(Caller("user:bob", "person", "t", (Grant("project:*", frozenset({"write", "forget"})),)))
+    try:
+        if action == "off":
+            await forget(f"{spoiled}-2")
+        else:
+            for refused in (bench.push(record("aaaaaaaa"), bank=spoiled), forget(spoiled)):
+                with pytest.raises(Refusal) as caught:
+                    await refused
+                assert (caught.value.reason, caught.value.violations[0].field) == ("FIELD_INVALID", "bank")
+                assert SPOILED not in str(caught.value)
+            assert await bench.superuser("select count(*) from memory.banks") == 0
+            await bench.superuser("select memory.open_bank($1)", spoiled)
+        assert await bench.push(record("aaaaaaaa"), bank=spoiled) == [Answer("aaaaaaaa", "stored")]
+        await forget(spoiled)
+    finally:
+        set_caller(None)
 
 
 @pytest.mark.parametrize(

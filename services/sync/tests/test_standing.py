@@ -3,7 +3,9 @@
 import asyncio
 import itertools
 import random
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -17,7 +19,7 @@ from kit.errors import Refusal
 from kit.identity import set_caller
 from services.sync import standing
 from services.sync.handlers import SyncHandlers
-from services.sync.store import StatusChange
+from services.sync.store import StatusChange, Store
 from services.sync.tests.test_guard import check_digest
 from services.sync.tests.test_pushing import BANK, Bench, record
 
@@ -105,6 +107,77 @@ async def test_what_a_person_vouched_for_is_human_until_another_than_a_person_ch
     assert await bench.superuser(trust) == "agent_verified"
 
 
+async def vouched(bench: Bench, memory_id: str, version: int, trust: str) -> int:
+    """The version after a person's word, through the handler."""
+    handlers = SyncHandlers(bench.store, bench.keys, bench.pusher)
+    request = sync_pb2.UpdateStatusRequest(bank=BANK, id=memory_id, version=version, trust=trust)
+    set_caller(Caller("user:bob", "person", "t", person_present=True))
+    try:
+        with audit.calling(audit.CallContext("memory.update_status", "user:bob", "t")):
+            return (await handlers.UpdateStatus(request, None)).version
+    finally:
+        set_caller(None)
+
+
+class Raced(Store):
+    """Whoever looks at a memory has others act before he does."""
+
+    meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def live(self, bank: str, ids: Sequence[str]) -> list[Any]:
+        rows = await super().live(bank, ids)
+        if self.meanwhile:
+            await self.meanwhile()
+        return rows
+
+
+DONE = ("nothing", "pushed", "changed")
+
+
+@pytest.mark.parametrize("sourced", [False, True])
+async def test_who_vouches_changes_the_very_version_that_was_looked_at(bench: Bench, sourced: bool) -> None:
+    cited = Citation(uri="https://wiki.example.com/q") if sourced else Citation(excerpt="from a call")
+    raced = bench.store = Raced(bench.database, bench.heard.append)
+
+    async def act(memory_id: str, what: str) -> None:
+        if what != "nothing":
+            await bench.push(record(memory_id, memory_id, fact_type="claim", citations=[cited]))
+        if what == "changed":
+            version = await bench.superuser("select version from memory.memories where id = $1", memory_id)
+            await update(bench, memory_id, version, may_be_stale=version % 2 == 1)
+
+    for at, (before, meanwhile, version) in enumerate(itertools.product(DONE, DONE, (1, 2))):
+        memory_id, looked, raced.meanwhile = f"claimed-{at}", DONE.index(before), None
+        await act(memory_id, before)
+        raced.meanwhile = partial(act, memory_id, meanwhile)
+        reason, stood = "", "extracted" if "nothing" != before or "nothing" != meanwhile else None
+        try:
+            await vouched(bench, memory_id, version, "agent_verified")
+            stood = "agent_verified"
+        except Refusal as refusal:
+            reason = refusal.reason
+        if not looked:
+            assert reason == "NOT_FOUND"
+        elif looked != version or (meanwhile == "changed" and sourced):
+            assert reason == "VERSION_CONFLICT"
+        else:
+            assert reason == ("" if sourced else "FIELD_INVALID")
+        assert await bench.superuser("select trust from memory.memories where id = $1", memory_id) == stood
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["http://localhost:3000/notes", "https://example.com/?token=ghp_aB3dE5fG7hI9jK1lM3nO5pQ7rS9tU1vW3xY5", "http://wiki/x",
+     "https://192.168.1.4/", "repo:~/notes.md", "repo:docs/tlk_" + "Ab" * 21 + "c"],
+)  # fmt: skip
+async def test_a_source_that_teammates_cannot_open_vouches_for_nothing(bench: Bench, uri: str) -> None:
+    pushed = await bench.push(record("claimed1", "a", fact_type="claim", citations=[Citation(uri=uri)]))
+    assert pushed[0].status == "stored"
+    with pytest.raises(Refusal) as caught:
+        await vouched(bench, "claimed1", 1, "agent_verified")
+    assert (caught.value.reason, caught.value.violations[0].field) == ("FIELD_INVALID", "trust")
+
+
 @pytest.mark.parametrize("trust", standing.VOUCHED)
 async def test_a_claim_without_a_source_to_open_is_at_most_inferred(bench: Bench, trust: str) -> None:
     words, source = Citation(excerpt="from a call"), Citation(uri="https://wiki.example.com/queues")
@@ -113,26 +186,15 @@ async def test_a_claim_without_a_source_to_open_is_at_most_inferred(bench: Bench
         record("sourced1", "b", fact_type="claim", citations=[words, source]),
         record("plain001", "c", fact_type="decision"),
     )
-    handlers = SyncHandlers(bench.store, bench.keys, bench.pusher)
-
-    async def vouch(memory_id: str, version: int, word: str) -> int:
-        request = sync_pb2.UpdateStatusRequest(bank=BANK, id=memory_id, version=version, trust=word)
-        with audit.calling(audit.CallContext("memory.update_status", "user:bob", "t")):
-            return (await handlers.UpdateStatus(request, None)).version
-
-    set_caller(Caller("user:bob", "person", "t", person_present=True))
-    try:
-        with pytest.raises(Refusal) as caught:
-            await vouch("excerpt1", 1, trust)
-        assert (caught.value.reason, caught.value.violations[0].field) == ("FIELD_INVALID", "trust")
-        assert await vouch("excerpt1", 1, "agent_inferred") == 2
-        assert await vouch("sourced1", 1, trust) == 2
-        assert await vouch("plain001", 1, trust) == 2
-        with pytest.raises(Refusal) as caught:
-            await vouch("nowhere1", 1, trust)
-        assert caught.value.reason == "NOT_FOUND"
-    finally:
-        set_caller(None)
+    with pytest.raises(Refusal) as caught:
+        await vouched(bench, "excerpt1", 1, trust)
+    assert (caught.value.reason, caught.value.violations[0].field) == ("FIELD_INVALID", "trust")
+    assert await vouched(bench, "excerpt1", 1, "agent_inferred") == 2
+    assert await vouched(bench, "sourced1", 1, trust) == 2
+    assert await vouched(bench, "plain001", 1, trust) == 2
+    with pytest.raises(Refusal) as caught:
+        await vouched(bench, "nowhere1", 1, trust)
+    assert caught.value.reason == "NOT_FOUND"
 
 
 @pytest.mark.parametrize("successor", ["aaaaaaaa", "nowhere1", "elsewhere", "hidden01"])

@@ -186,7 +186,7 @@ class NearDuplicate(_message.Message):
     id: _builtins.str
     """The candidate."""
     duplicate_of: _builtins.str
-    """The memory or earlier candidate that it nearly repeats; empty for none."""
+    """The memory, live and `current` or `suspect`, or the earlier candidate that it nearly repeats; empty for none."""
     score: _builtins.float
     """The cosine to it."""
     def __init__(

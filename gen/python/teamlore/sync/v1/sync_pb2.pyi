@@ -126,7 +126,7 @@ class Record(_message.Message):
     text: _builtins.str
     """The text, at most 50,000 characters."""
     fact_type: _builtins.str
-    """The kind of fact, a lower-case word such as `decision`."""
+    """The kind of fact, a lower-case word such as `decision`; refused like an id where it looks like a secret."""
     content_hash: _builtins.str
     """`sha256:` and the hex SHA-256 of the UTF-8 text as sent; checked, not stored."""
     @_builtins.property
@@ -214,7 +214,9 @@ class PushResult(_message.Message):
     reason: _builtins.str
     """Why, in words, where there is something to say."""
     duplicate_of: _builtins.str
-    """The memory of this bank that the record repeats, with `duplicate`; live when all of the push was done."""
+    """The memory of this bank that the record repeats, with `duplicate`; live, and `current` or `suspect`, when all
+    of the push was done.
+    """
     def __init__(
         self,
         *,
@@ -538,7 +540,7 @@ class UpdateStatusRequest(_message.Message):
     """`current`, `suspect`, `contradicted` or `superseded`. The last two leave recall by default."""
     trust: _builtins.str
     """`extracted`, `agent_inferred`, `agent_verified`, or `human`: the last one only where a person is present. A `claim`
-    without a source that teammates can open is at most `agent_inferred`. Where no person is present, any change of what is
+    without a source that teammates can open from any machine is at most `agent_inferred`. Where no person is present, any change of what is
     `human` leaves it `agent_verified`, unless the change says less.
     """
     may_be_stale: _builtins.bool
