@@ -2,10 +2,12 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 from teamlore.feed.v1 import feed_pb2, feed_pb2_grpc
+from teamlore.sync.v1 import sync_pb2
 
 Metadata = tuple[tuple[str, str], ...]
 RETRYABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
@@ -62,16 +64,38 @@ async def whole_feed(address: str, bank: str, metadata: Metadata) -> tuple[dict[
                 return live, gone, reached
 
 
+def next_standing(stub: Any, version: int) -> Callable[..., Awaitable[Any]]:
+    """UpdateStatus as `until_done` may repeat it: the one who alone changes a memory was heard where an answer was lost."""
+    tries = 0
+
+    async def update(request: object, **how: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        try:
+            return await stub.UpdateStatus(request, **how)
+        except grpc.aio.AioRpcError as error:
+            if tries > 1 and code_of(error) == "ABORTED":
+                return sync_pb2.UpdateStatusResponse(version=version + 1)
+            raise
+
+    return update
+
+
 async def live_texts(address: str, bank: str, metadata: Metadata) -> dict[str, str]:
     """The server's own list of a bank: live id → text."""
-    texts: dict[str, str] = {}
+    return {i: each.text for i, each in (await live_memories(address, bank, metadata)).items()}
+
+
+async def live_memories(address: str, bank: str, metadata: Metadata) -> dict[str, feed_pb2.Change]:
+    """The server's own list of a bank: live id → how it stands."""
+    live: dict[str, feed_pb2.Change] = {}
     token = ""
     async with own_connection(address) as channel:
         stub: Any = feed_pb2_grpc.FeedServiceStub(channel)
         while True:
             request = feed_pb2.ListLiveRequest(bank=bank, page_token=token)
             page = await stub.ListLive(request, metadata=metadata, timeout=20)
-            texts |= {each.id: each.text for each in page.memories}
+            live |= {each.id: each for each in page.memories}
             token = page.next_page_token
             if not token:
-                return texts
+                return live

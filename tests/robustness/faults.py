@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,7 +20,7 @@ from teamlore.sync.v1 import sync_pb2
 from kit.errors import LOST, Refusal
 from kit.sealing import KeyStore, Slot, seal
 from stack.health import grpc_serving
-from tests.integration.conftest import RunningStack
+from tests.integration.conftest import ROOT, RunningStack
 from tests.robustness.checker import Acknowledged
 from tests.robustness.history import Recorder
 from tests.robustness.processes import MODULES, kill, pid_of, postmaster_of
@@ -62,6 +63,8 @@ class Faults:
     watchers: list[Watched]
     disk: Path | None
     """The mount point of Postgres' own disk; None where there is none to fill."""
+    trimmed: str = ""
+    """The bank whose log is trimmed: one that laptops follow and no watcher."""
     told: dict[str, Acknowledged] = field(default_factory=dict)
     """What the faults themselves stored."""
 
@@ -172,6 +175,24 @@ class Faults:
             finally:
                 keys.close()
 
+    async def _trim(self) -> None:
+        """All leaves a log that may; a laptop that was further behind has to compare what it has."""
+        path = {
+            "DATABASE_URL": self.stack.facts.database_url,
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'gen' / 'python'}",
+        }
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "services.sync.trim", "--older-than", "0", "--devices-seen-within", "0",
+            "--bank", self.trimmed, cwd=ROOT, env=os.environ | path,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        said, complaint = (part.decode(errors="replace") for part in await process.communicate())
+        if "Traceback" in complaint or process.returncode not in (0, 1):
+            code, words = str(process.returncode), complaint[-300:]
+            self.recorder.write("refused", what="trim", bank=self.trimmed, code=code, words=words)
+        if process.returncode != 0 or " 1 horizons rose" not in said:
+            raise Unreachable
+
     async def _disk_full(self) -> None:
         """The volume shrinks to what is on it, so that nothing more can be written, for some seconds."""
         assert self.disk is not None
@@ -217,6 +238,7 @@ FAULTS: dict[str, Callable[[Faults], Awaitable[None]]] = {
     "slow commit": Faults._slow_commit,
     "slow rollback": functools.partial(Faults._slow_commit, commit=False),
     "long transaction": Faults._long_transaction,
+    "log trimmed": Faults._trim,
     DISK_FULL: Faults._disk_full,
 }
 """Every fault by its name."""

@@ -10,9 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,73 +21,23 @@ from teamlore.sync.v1 import sync_pb2
 from stack.postgres import Postgres
 from tests.integration.conftest import ROOT, RunningStack, StackProcess
 from tests.robustness import aftermath, history, verdict
-from tests.robustness.calls import Metadata, live_texts, own_connection, until_done, whole_feed
+from tests.robustness.calls import Metadata, live_memories, own_connection, until_done, whole_feed
 from tests.robustness.checker import Acknowledged, Digest, Fault
 from tests.robustness.faults import DISK_BYTES, FAULTS, Faults, Watched
+from tests.robustness.keeping import Copy
 from tests.robustness.laptops import Laptop, told
 from tests.robustness.proxy import Proxy
+from tests.robustness.report import Report, Settings, unproven
 from tests.robustness.work import CLIENTS, Plan
 
 BANKS, WRITERS, WATCHERS = 6, 3, 2
-LAPTOPS = ("alice", "bob", "carol")
-ORIGIN = "git@github.com:acme/robust.git"
+LAPTOPS, LATE = ("alice", "bob", "carol"), "dave"
+"""Dave joins when all have stopped, and finds a log that begins in the middle."""
+ORIGINS = {"clone": "git@github.com:acme/robust.git", "repeating": "git@github.com:acme/repeating.git"}
 SECRET = "project:secret-1"
 PATIENCE = 300.0
 """Seconds beyond its time that a run goes on trying faults which cannot be done just now."""
 Say = Callable[[float], None]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a run is told."""
-
-    seconds: float
-    seed: int
-    pause: float = 0.3
-    """Longest rest of a writer between two calls, in seconds."""
-    only: tuple[str, ...] = ()
-    """Faults to do; none named means all."""
-    sql: str = ""
-    """Statements run on the private database before anyone works: a sabotage."""
-
-@dataclass
-class Report:
-    """What a run did and what was found."""
-
-    settings: Settings
-    operations: Counter[str] = field(default_factory=Counter)
-    unanswered: int = 0
-    faults: Counter[str] = field(default_factory=Counter)
-    commits: int = 0
-    """Write calls that were acknowledged and changed something."""
-    changes: int = 0
-    """Numbers that the banks' heads have reached."""
-    watched: int = 0
-    """Changes that watchers wrote down."""
-    found: list[Fault] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        """The report in words."""
-        named, some = Counter(fault.kind for fault in self.found), dict[str, list[str]]()
-        for fault in self.found:
-            some.setdefault(fault.kind, []).append(f"  {fault.kind}: {fault.where}")
-        lines = [
-            f"seed {self.settings.seed}, {self.settings.seconds:g} s",
-            f"commits {self.commits}, changes {self.changes}, changes seen by watchers {self.watched}",
-            f"operations {self.operations.total()}, of them without an answer {self.unanswered}",
-            *(f"  {name}: {count}" for name, count in sorted(self.operations.items())),
-            f"faults done {self.faults.total()}",
-            *(f"  {name}: {count}" for name, count in sorted(self.faults.items())),
-            "nothing found" if not self.found else f"FOUND {dict(named)}",
-            *(line for each in some.values() for line in each[:10]),
-        ]
-        return "\n".join(lines)
-
-
-def unproven(report: Report, asked: Iterable[str]) -> list[Fault]:
-    """What a run lacks to have proved anything: a write that was acknowledged, and each fault that it was to do."""
-    found = [] if report.commits else [Fault("no proof", "no write was acknowledged")]
-    return found + [Fault("no proof", f"never done: {name}") for name in asked if not report.faults[name]]
 
 
 @contextlib.contextmanager
@@ -142,12 +90,24 @@ async def _keep_log_small(dsn: str) -> None:
 class Run:
     """One run on a stack that is up."""
 
-    def __init__(self, settings: Settings, say: Say, stack: RunningStack, disk: Path | None, folder: Path) -> None:
+    def __init__(
+        self, settings: Settings, say: Say, stack: RunningStack, disk: Path | None, folder: Path
+    ) -> None:
         self.settings, self.say, self.stack, self.disk, self.folder = settings, say, stack, disk, folder
         self.banks = [f"project:race-{n}" for n in range(BANKS)]
         self.recorder = history.Recorder(folder / "faults.jsonl", "harness")
-        self.laptops = {name: Laptop.made(folder / "laptops" / name, ORIGIN) for name in LAPTOPS}
-        self.shared = str(self.laptops["alice"].answer("memory", "list")["bank"])
+        self.clones = {
+            project: {name: Laptop.made(folder / "laptops" / name, origin, project) for name in LAPTOPS}
+            for project, origin in ORIGINS.items()
+        }
+        self.shared, self.repeating = (
+            str(clones["alice"].answer("memory", "list")["bank"]) for clones in self.clones.values()
+        )
+        self.laptops = {
+            (name, bank): laptop
+            for bank, clones in zip((self.shared, self.repeating), self.clones.values(), strict=True)
+            for name, laptop in clones.items()
+        }
         self.reader: Metadata = ()
         self.workers: list[subprocess.Popen[bytes]] = []
         self.watchers: list[Watched] = []
@@ -163,7 +123,7 @@ class Run:
             plan = await self._prepare({name: proxy.address for name, proxy in proxies.items()})
             faults = Faults(
                 self.stack, self.recorder, random.Random(self.settings.seed), self.banks,
-                list(proxies.values()), self.watchers, self.disk,
+                list(proxies.values()), self.watchers, self.disk, self.repeating,
             )  # fmt: skip
             try:
                 self._start(plan)
@@ -187,7 +147,7 @@ class Run:
                 tokens[f"writer{number}.{client}"] = await stack.token(who, grant)
         for number in range(WATCHERS):
             tokens[f"watcher{number}"] = await stack.token(f"user:watcher{number}", ("project:*", "read"))
-        for name in LAPTOPS:
+        for name in (*LAPTOPS, LATE):
             tokens[name] = await stack.token(f"user:{name}", ("project:*", "read write forget"))
         self.reader = stack.credential(tokens["watcher0"])
         addresses = {name: stack.address(name) for name in ("auth", "sync", "feed", "compliance")} | proxied
@@ -200,7 +160,7 @@ class Run:
                 sync_pb2.PushRequest(bank=SECRET, records=records), metadata=stack.credential(tokens["alice"])
             )
         server = ",".join(f"{name}={address}" for name, address in addresses.items())
-        for name, laptop in self.laptops.items():
+        for (name, _), laptop in self.laptops.items():
             words = ("team", "join", "--server", server, "--token", tokens[name], "--yes")
             await asyncio.to_thread(laptop.answer, *words)
         watched = [*self.banks, self.shared]
@@ -213,14 +173,18 @@ class Run:
             self.settings.pause,
             tokens,
             secret,
+            {self.shared: "off", self.repeating: "on"},
+            list(self.settings.also),
         )
 
     async def _open_banks(self) -> None:
-        """Without the near-duplicate check, which would take what the writers' texts have in common for a repetition."""
+        """Repetitions are told in one bank alone: writers' texts have so much in common that they would be taken for some."""
         database = await asyncpg.connect(self.stack.facts.database_url)
-        for bank in (*self.banks, self.shared, SECRET):
+        for bank in (*self.banks, self.shared, self.repeating, SECRET):
             await database.execute("select memory.open_bank($1)", bank)
-        await database.execute("update memory.banks set near_duplicates = 'off'")
+        await database.execute(
+            "update memory.banks set near_duplicates = 'off' where bank <> $1", self.repeating
+        )
         if self.settings.sql:
             await database.execute(self.settings.sql)
         await database.close()
@@ -239,7 +203,7 @@ class Run:
 
         work = "tests.robustness.work"
         self.workers += [spawn(work, "writer", str(path), f"writer{n}") for n in range(WRITERS)]
-        self.workers += [spawn("tests.robustness.laptops", str(path), self.shared, name) for name in LAPTOPS]
+        self.workers += [spawn("tests.robustness.laptops", str(path), name) for name in LAPTOPS]
         for number in range(WATCHERS):
             watcher = Watched(lambda n=number: spawn(work, "watcher", str(path), f"watcher{n}"))  # type: ignore[misc]
             watcher.again()
@@ -285,11 +249,15 @@ class Run:
 
     async def _end(self, plan: Plan) -> tuple[verdict.End, list[Fault]]:
         """Laptops sync for the last time, watchers reach the heads, and everything is read once more."""
-        found = [Fault("laptop unverified", words) for words in await asyncio.to_thread(self._last_syncs)]
+        late = Laptop.made(self.folder / "laptops" / LATE, ORIGINS["repeating"], "repeating")
+        self.laptops[LATE, self.repeating] = late
+        found = [
+            Fault("laptop unverified", words) for words in await asyncio.to_thread(self._last_syncs, plan)
+        ]
         feed, digests, lists = self.stack.address("feed"), {}, {}
         async with own_connection(feed) as channel:
             stub: Any = feed_pb2_grpc.FeedServiceStub(channel)
-            for bank in plan.watched:
+            for bank in (*plan.watched, self.repeating):
                 got = await self._call(stub.GetDigest, feed_pb2.GetDigestRequest(bank=bank))
                 digests[bank] = Digest(got.seq, got.count, got.sum)
         heads = self.folder / "heads.new"
@@ -297,8 +265,12 @@ class Run:
         heads.rename(self.folder / "heads.json")
         await self._wait([each.process for each in self.watchers if each.process is not None], 90)
         for bank, digest in digests.items():
-            texts = await live_texts(feed, bank, self.reader)
-            lists[bank] = verdict.Copy(digest.seq, digest.count, digest.sum, texts)
+            listed = await live_memories(feed, bank, self.reader)
+            texts = {memory_id: each.text for memory_id, each in listed.items()}
+            standing = {memory_id: (each.version, each.status) for memory_id, each in listed.items()}
+            lists[bank] = Copy(digest.seq, digest.count, digest.sum, texts, standing)
+            if bank == self.repeating:  # no feed begins at its start any more
+                continue
             live, _, reached = await whole_feed(feed, bank, self.reader)
             if set(live) != set(texts) or reached != digest.seq:
                 found.append(Fault("copies differ", f"{bank}: one who came late against the list"))
@@ -306,38 +278,40 @@ class Run:
             Fault("erasure open", words) for words in await aftermath.settled(self.stack.facts.database_url)
         ]
         found += [Fault("wrong key", words) for words in await aftermath.wrong_keys(self.stack)]
-        copies = {name: (self.shared, laptop.copy(self.shared)) for name, laptop in self.laptops.items()}
-        return verdict.End(digests, lists, copies), found
+        copies = {(name, bank): laptop.copy(bank) for (name, bank), laptop in self.laptops.items()}
+        return verdict.End(digests, lists, copies, frozenset({self.repeating})), found
 
-    def _last_syncs(self) -> list[str]:
+    def _last_syncs(self, plan: Plan) -> list[str]:
         """Syncs every laptop until nothing moves; says who never compared equal to the server."""
-        wrong: dict[str, str] = {}
+        wrong: dict[tuple[str, str], str] = {}
         # The last of the first round has all; the others hear of what came after them in the second.
-        for name, laptop in [*self.laptops.items(), *list(self.laptops.items())[:-1]]:
+        for each, laptop in [*self.laptops.items(), *list(self.laptops.items())[:-1]]:
             laptop.shift = 0
+            if not laptop.joined(each[1]):  # it had left, and the server was away when it came back
+                server = ",".join(f"{name}={address}" for name, address in plan.addresses.items())
+                laptop.run("team", "join", "--server", server, "--token", plan.tokens[each[0]], "--yes")
             code, answer, complaint = laptop.run("team", "sync")
-            wrong[name] = (
-                "" if code == 0 and answer["verified"] else f"{name}: {code} {answer} {complaint[-200:]}"
+            wrong[each] = (
+                "" if code == 0 and answer["verified"] else f"{each}: {code} {answer} {complaint[-200:]}"
             )
         return [words for words in wrong.values() if words]
 
     def _report(self, end: verdict.End, found: list[Fault], faults: Faults) -> Report:
-        past = history.read(self.folder)
+        past, report = history.read(self.folder), Report(self.settings)
         extra = dict(faults.told)
         shared = extra.setdefault(self.shared, Acknowledged())
-        for name, laptop in self.laptops.items():
-            lines = [
-                ("add", str(each.answer["id"]), True) if each.what == "add" else
-                ("erase", each.ids[0], bool(each.answer.get("erasure_id")))
-                for each in past.operations
-                if each.process == name and (each.what == "laptop erase" or (each.what == "add" and each.end))
-            ]  # fmt: skip
-            stored, erased, perhaps = told(laptop, self.shared, lines)
-            shared.stored += stored
-            shared.erased += erased
-            shared.maybe += perhaps
-            shared.maybe_dead |= {i for what, i, answered in lines if what == "erase" and not answered}
-        report = Report(self.settings)
+        for name in LAPTOPS:
+            done = [each for each in past.operations if (each.process, each.bank) == (name, self.shared)]
+            laptop = end.laptops[name, self.shared]
+            told(laptop, done, shared)
+            for copy in (laptop, end.laptops[name, self.repeating]):
+                report.laptops.update(answer for answer, _ in copy.ledger.values())
+        for each in past.operations:
+            if each.what == "sync" and each.answer.get("reconciled"):
+                report.laptops[f"compared, {each.answer['reconciled']}"] += 1
+            report.laptops["standing told"] += (
+                each.what == "status" and each.process in LAPTOPS and each.end is not None
+            )
         for each in past.operations:
             report.operations[
                 each.what if not each.expected else "push of what must be refused or is there"

@@ -21,7 +21,7 @@ class Operation:
 
     process: str
     what: str
-    """`push`, `forget`, `erase`, `status`; of a laptop `add`, `sync`, `forget`."""
+    """`push`, `forget`, `erase`, `status`; of a laptop `add`, `laptop erase`, `sync`, `leave`, `join`."""
     bank: str
     start: float
     ids: list[str]
@@ -30,6 +30,8 @@ class Operation:
     answer: Line = field(default_factory=dict)
     expected: str = ""
     """The one answer that is right, where only one is."""
+    text: str = ""
+    """What an `add` saves."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,11 @@ class Recorder:
         text = json.dumps({"line": line, "process": self.process, "at": time.monotonic(), **facts})
         os.write(self._file, text.encode() + b"\n")
 
-    def begin(self, what: str, bank: str, ids: list[str], expected: str = "") -> int:
+    def begin(self, what: str, bank: str, ids: list[str], expected: str = "", text: str = "") -> int:
         """A call is about to be made; gives the number to answer it by."""
         self._number += 1
-        self.write("begun", what=what, bank=bank, ids=ids, number=self._number, expected=expected)
+        facts = {"ids": ids, "number": self._number, "expected": expected, "text": text}
+        self.write("begun", what=what, bank=bank, **facts)
         return self._number
 
     def end(self, number: int, **answer: Any) -> None:
@@ -105,6 +108,7 @@ def read(folder: Path) -> History:
                     line["at"],
                     line["ids"],
                     expected=line["expected"],
+                    text=line["text"],
                 )
                 open_[line["number"]] = made
                 history.operations.append(made)

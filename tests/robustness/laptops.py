@@ -1,8 +1,11 @@
-"""Laptops as processes: `python -m tests.robustness.laptops PLAN BANK NAME` works as one person does with the real command.
+"""Laptops as processes: `python -m tests.robustness.laptops PLAN NAME` works as one person does with the real command.
 
-Each has a home and a clone of its own. Its clock is stepped at random, and its syncs are killed in the middle.
+Each has a home with a clone of two projects: in one every text is the only one of its kind and no push is checked, in the
+other people save the same words at the same time and the server tells them. A laptop's clock is stepped at random, its
+syncs are killed in the middle, it leaves and joins again, and it tells the team how its memories stand.
 """
 
+import asyncio
 import json
 import os
 import random
@@ -10,20 +13,34 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import apsw
+from teamlore.sync.v1 import sync_pb2, sync_pb2_grpc
 
-from tests.robustness.history import Recorder
-from tests.robustness.verdict import Copy
+from tests.robustness.calls import next_standing, own_connection, until_done
+from tests.robustness.checker import Acknowledged
+from tests.robustness.history import Operation, Recorder
+from tests.robustness.keeping import Copy
 from tests.robustness.work import Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = (0.0, 0.0, 90.0, -90.0, 3 * 86_400.0, -3 * 86_400.0, 400 * 86_400.0)
 """Seconds that a laptop's clock may be off."""
 OFFLINE = 5
+SAME_WORDS_SECONDS = 20
+"""So long all laptops save the same words, where repetitions are told."""
+ALSO = ("erase repeated", "opposites", "status repeated", "store lost")
+"""What laptops do only where ALSO names it, since the client does not keep its promise there yet: erase for everyone what
+others have saved too, save the opposite of what another saves, say of such words that they no longer hold, and go on
+without a lost memory.db."""
+STATUSES = ("current", "contradicted", "suspect")
+"""How the first, second, third version of a memory stand, and so on in turn."""
+HAND = {"add": 8, "sync": 6, "erase": 2, "status": 2, "step_clock": 2, "leave": 1}
+"""How often a person does what, of so many things in a row."""
 
 
 @dataclass
@@ -32,6 +49,7 @@ class Laptop:
 
     folder: Path
     shift: float = 0.0
+    project: str = "clone"
 
     @property
     def home(self) -> Path:
@@ -41,13 +59,13 @@ class Laptop:
     @property
     def clone(self) -> Path:
         """Its clone of the project."""
-        return self.folder / "clone"
+        return self.folder / self.project
 
     @classmethod
-    def made(cls, folder: Path, origin: str) -> "Laptop":
-        """A fresh one."""
-        laptop = cls(folder)
-        laptop.home.mkdir(parents=True)
+    def made(cls, folder: Path, origin: str, project: str = "clone") -> "Laptop":
+        """A fresh clone, in a home that may be there."""
+        laptop = cls(folder, project=project)
+        laptop.home.mkdir(parents=True, exist_ok=True)
         subprocess.run(["git", "init", "-q", str(laptop.clone)], check=True)
         subprocess.run(["git", "-C", str(laptop.clone), "remote", "add", "origin", origin], check=True)
         return laptop
@@ -88,19 +106,34 @@ class Laptop:
         ).fetchone()
         count, total = (int(str(row[0])), int(str(row[1]))) if row else (0, 0)
         state.close()
-        store = _open(self.home / ".local/share/teamlore/memory.db")
-        texts = {
-            str(i): str(t) for i, t in store.execute("select id, text from memories where bank = ?", (bank,))
-        }
+        store = _open(self.store)
+        sql = "select id, text, version, status, author is null from memories where bank = ?"
+        rows = [
+            (str(i), str(t), int(str(v)), str(s), bool(own))
+            for i, t, v, s, own in store.execute(sql, (bank,))
+        ]
         store.close()
-        return Copy(0, count, total % 2**64, texts)
+        texts = {memory_id: text for memory_id, text, *_ in rows}
+        standing = {memory_id: (version, status) for memory_id, _, version, status, _ in rows}
+        own = frozenset(memory_id for memory_id, *_, mine in rows if mine)
+        return Copy(0, count, total % 2**64, texts, standing, own, self.ledger(bank))
 
-    def ledger(self, bank: str) -> dict[str, str]:
-        """Id → the server's answer to all that it pushed or forgot."""
+    @property
+    def store(self) -> Path:
+        """The file of its memories."""
+        return self.home / ".local/share/teamlore/memory.db"
+
+    def ledger(self, bank: str) -> dict[str, tuple[str, str]]:
+        """Id → the server's answer to all that it pushed or forgot, with what it duplicates or why it was refused."""
         state = _open(self.home / ".local/state/teamlore/sync.db")
-        rows = state.execute("select id, answer from ledger where bank = ?", (bank,)).fetchall()
+        rows = state.execute("select id, answer, detail from ledger where bank = ?", (bank,)).fetchall()
         state.close()
-        return {str(memory_id): str(answer) for memory_id, answer in rows}
+        return {str(memory_id): (str(answer), str(detail)) for memory_id, answer, detail in rows}
+
+    def joined(self, bank: str) -> bool:
+        """Whether it shares a bank."""
+        path = self.home / ".config/teamlore/team.json"
+        return path.exists() and bank in json.loads(path.read_text())["banks"]
 
 
 def _open(path: Path) -> apsw.Connection:
@@ -109,66 +142,172 @@ def _open(path: Path) -> apsw.Connection:
     return connection
 
 
-def told(
-    laptop: Laptop, bank: str, lines: list[tuple[str, str, bool]]
-) -> tuple[list[str], list[str], list[str]]:
-    """Of what a laptop added and erased, (what, id, answered): ids surely stored, surely erased, and perhaps either."""
-    ledger = laptop.ledger(bank)
-    stored = [i for what, i, _ in lines if what == "add" and ledger.get(i) in ("stored", "unchanged")]
-    erased = [i for what, i, answered in lines if what == "erase" and answered]
-    perhaps = [i for what, i, _ in lines if what == "add" and i not in stored]
-    perhaps += [i for what, i, answered in lines if what == "erase" and not answered]
-    return stored, erased, perhaps
+def told(laptop: Copy, operations: Sequence[Operation], acknowledged: Acknowledged) -> None:
+    """Adds what the commands of one laptop were told of one bank: what is surely stored, surely erased, and perhaps either.
+
+    Perhaps stored is what was saved and then to be erased, perhaps erased what no erasure was answered of.
+    """
+    asked = {i for each in operations if each.what == "laptop erase" for i in each.ids}
+    for each in operations:
+        if each.what == "add" and each.end is not None:
+            memory_id = str(each.answer["id"])
+            if laptop.ledger.get(memory_id, ("",))[0] in ("stored", "unchanged"):
+                acknowledged.stored.append(memory_id)
+            elif memory_id in asked:
+                acknowledged.maybe.append(memory_id)
+        elif each.what == "laptop erase" and each.answer.get("erasure_id"):
+            acknowledged.erased += each.ids
+        elif each.what == "laptop erase":
+            acknowledged.maybe += each.ids
+            acknowledged.maybe_dead |= set(each.ids)
 
 
 class Person:
     """Works on a laptop until the plan says stop."""
 
-    def __init__(self, plan: Plan, name: str, laptop: Laptop, bank: str) -> None:
-        self.plan, self.name, self.laptop, self.bank = plan, name, laptop, bank
+    def __init__(self, plan: Plan, name: str) -> None:
+        self.plan, self.name = plan, name
+        projects = ("clone", "repeating")
+        folder = Path(plan.folder) / "laptops" / name
+        self.clones = {
+            bank: Laptop(folder, project=project) for bank, project in zip(plan.shared, projects, strict=True)
+        }
         self.recorder = Recorder(Path(plan.folder) / f"{name}.jsonl", name)
         self.random = random.Random(f"{plan.seed}-{name}")
-        self.mine: list[str] = []
+        self.mine: dict[str, dict[str, int]] = {bank: {} for bank in plan.shared}
+        """Bank → id → version of what was saved here and may be worked on."""
+        self.repeated: set[str] = set()
+        """Ids of words that others save too."""
+        self.heard: dict[str, dict[str, str]] = {bank: {} for bank in plan.shared}
+        """Bank → id → what it was told to duplicate."""
         self.takes = 3.0
         """Seconds that a sync takes just now, so that kills fall into all of it."""
 
     def work(self) -> None:
-        """One thing after the other, at a person's pace."""
+        """One thing after the other, at a person's pace; everything early on, so that a short run has it too."""
+        quiet, tells = sorted(self.plan.shared, key=lambda bank: self.plan.shared[bank])
+        early = [
+            ("add", tells),
+            ("sync", tells),
+            ("add", quiet),
+            ("sync", quiet),
+            ("status", quiet),
+            ("leave", tells),
+        ]
+        hand = early[::-1]
         while not self.plan.stopped():
-            chance = self.random.random()
-            if chance < 0.4:
-                self.add()
-            elif chance < 0.5 and self.mine:
-                self.erase()
-            elif chance < 0.6:
-                self.laptop.shift = self.random.choice(STEPS)
-                self.recorder.write("fault", what="clock step", where=self.name, began=time.monotonic())
-            else:
-                self.sync()
+            if not hand:
+                hand = [
+                    (what, self.random.choice(list(self.plan.shared)))
+                    for what in HAND
+                    for _ in range(HAND[what])
+                ]
+                hand += [("lose_store", tells)] * ("store lost" in self.plan.also)
+                self.random.shuffle(hand)
+            what, bank = hand.pop()
+            if self.clones[bank].joined(bank) or what in ("add", "step_clock"):
+                getattr(self, what)(bank)
+            else:  # the server was away when it came back
+                self.join(bank)
             time.sleep(self.random.uniform(0, 0.5))
 
-    def add(self) -> None:
-        """Saves a memory; a number of its own keeps it from being anyone's near-duplicate."""
-        text = f"Decision {self.random.randrange(10**12)}: {uuid.uuid4()} is what part {uuid.uuid4()} depends on."
-        number = self.recorder.begin("add", self.bank, [])
-        code, answer, complaint = self.laptop.run("memory", "add", text)
-        if self.judged("add", code, answer, complaint, allowed=(0,)):
+    def add(self, bank: str) -> None:
+        """Saves a memory: mostly one that all save just now, where repetitions are told; else the only one of its kind."""
+        repeated = self.plan.shared[bank] == "on" and self.random.random() < 0.7
+        same = random.Random(f"{self.plan.seed}-{int(time.monotonic() // SAME_WORDS_SECONDS)}")
+        text = self.text(same if repeated else self.random, repeated)
+        number = self.recorder.begin("add", bank, [], text=text)
+        code, answer, complaint = self.clones[bank].run("memory", "add", text)
+        if self.judged("add", bank, code, answer, complaint, allowed=(0,)):
             self.recorder.end(number, id=answer["id"])
-            self.mine.append(answer["id"])
+            self.mine[bank][answer["id"]] = 1
+            self.repeated |= {answer["id"]} if repeated else set()
 
-    def erase(self) -> None:
-        """Erases one of its own for everyone."""
-        memory_id = self.mine.pop(self.random.randrange(len(self.mine)))
-        number = self.recorder.begin("laptop erase", self.bank, [memory_id])
-        code, answer, complaint = self.laptop.run("memory", "forget", memory_id, "--team")
-        if self.judged("erase", code, answer, complaint, allowed=(0, OFFLINE)) and code == 0:
+    def text(self, chance: random.Random, repeated: bool) -> str:
+        """A number of its own keeps it from being the near-duplicate of any other."""
+        one, other = (uuid.UUID(int=chance.getrandbits(128)) for _ in range(2))
+        number = chance.randrange(10**12)
+        if repeated and "opposites" in self.plan.also:
+            do = self.random.choice(("enable", "disable"))
+            return f"Decision {number}: always {do} the query cache on the replicas of {one}."
+        return f"Decision {number}: {one} is what part {other} depends on."
+
+    def some(self, bank: str, also: str) -> str:
+        """One of its own to work on; words that others save too only where the plan names that."""
+        here = self.clones[bank].copy(bank).texts if "store lost" in self.plan.also else self.mine[bank]
+        ids = [
+            i for i in self.mine[bank] if i in here and (i not in self.repeated or also in self.plan.also)
+        ]
+        return self.random.choice(ids) if ids else ""
+
+    def erase(self, bank: str) -> None:
+        """Erases one of its own for everyone, and what the team holds in its place."""
+        if not (memory_id := self.some(bank, "erase repeated")):
+            return
+        del self.mine[bank][memory_id]
+        answered, held = self.clones[bank].ledger(bank).get(memory_id, ("", ""))
+        ids = [memory_id, *([held] if answered == "duplicate" else [])]
+        number = self.recorder.begin("laptop erase", bank, ids)
+        words = ("memory", "forget", memory_id, "--team", *(["--yes"] if len(ids) > 1 else []))
+        code, answer, complaint = self.clones[bank].run(*words)
+        if self.judged("erase", bank, code, answer, complaint, allowed=(0, OFFLINE)) and code == 0:
             self.recorder.end(number, erasure_id=answer.get("erasure_id") or "")
 
-    def sync(self) -> None:
+    def status(self, bank: str) -> None:
+        """Says how a memory of its own stands that the team has; nobody else says so of it."""
+        ledger = self.clones[bank].ledger(bank)
+        memory_id = self.some(bank, "status repeated")
+        if ledger.get(memory_id, ("",))[0] not in ("stored", "unchanged"):
+            return
+        version = self.mine[bank][memory_id]
+        status = STATUSES[version % len(STATUSES)]  # never the one that it has, which would be no step
+        number = self.recorder.begin("status", bank, [memory_id])
+        wrong: list[str] = []
+        request = sync_pb2.UpdateStatusRequest(bank=bank, id=memory_id, version=version, status=status)
+        answer = asyncio.run(self._status(request, wrong))
+        for each in wrong:
+            code, _, rest = each.partition(": ")
+            self.recorder.write("refused", what="laptop status", bank=bank, code=code, words=rest)
+        if answer is not None:
+            self.mine[bank][memory_id] = answer.version
+            self.recorder.end(number, version=answer.version, status=status)
+
+    async def _status(self, request: sync_pb2.UpdateStatusRequest, wrong: list[str]) -> Any:
+        async with own_connection(self.plan.addresses["sync"]) as channel:
+            update = next_standing(sync_pb2_grpc.SyncServiceStub(channel), request.version)
+            return await until_done(update, request, self.plan.metadata(self.name), wrong)
+
+    def step_clock(self, bank: str) -> None:
+        """Its clock is off from now on."""
+        shift = self.random.choice(STEPS)
+        for each in self.clones.values():
+            each.shift = shift
+        self.recorder.write("fault", what="clock step", where=self.name, began=time.monotonic())
+
+    def leave(self, bank: str) -> None:
+        """Shares no more for a while, now and then with the teammates' memories kept, and joins again."""
+        number = self.recorder.begin("leave", bank, [])
+        keep = ["--keep-mirror"] if self.random.random() < 0.5 else []
+        code, answer, complaint = self.clones[bank].run("team", "leave", *keep)
+        if self.judged("leave", bank, code, answer, complaint, allowed=(0,)):
+            self.recorder.end(number)
+            time.sleep(self.random.uniform(0, 3))
+            self.join(bank)
+
+    def join(self, bank: str) -> None:
+        """Shares again; where the server is away, at the next thing that there is to do."""
+        number = self.recorder.begin("join", bank, [])
+        server = ",".join(f"{name}={address}" for name, address in self.plan.addresses.items())
+        words = ("team", "join", "--server", server, "--token", self.plan.tokens[self.name], "--yes")
+        code, answer, complaint = self.clones[bank].run(*words)
+        if self.judged("join", bank, code, answer, complaint, allowed=(0, OFFLINE)) and code == 0:
+            self.recorder.end(number, duplicates=self.news(bank))
+
+    def sync(self, bank: str) -> None:
         """Syncs; one in three is killed on the way."""
-        number = self.recorder.begin("sync", self.bank, [])
+        number = self.recorder.begin("sync", bank, [])
         if self.random.random() < 0.33:
-            process = self.laptop.start("team", "sync")
+            process = self.clones[bank].start("team", "sync")
             try:
                 process.communicate(timeout=self.takes * self.random.uniform(0.3, 1.1))
             except subprocess.TimeoutExpired:
@@ -179,26 +318,45 @@ class Person:
                 )
             return
         began = time.monotonic()
-        code, answer, complaint = self.laptop.run("team", "sync")
+        code, answer, complaint = self.clones[bank].run("team", "sync")
         self.takes = time.monotonic() - began if code == 0 else self.takes
-        if self.judged("sync", code, answer, complaint, allowed=(0, OFFLINE)):
-            self.recorder.end(
-                number, code=code, seq=answer.get("seq", 0), verified=answer.get("verified", False)
-            )
+        if self.judged("sync", bank, code, answer, complaint, allowed=(0, OFFLINE)):
+            facts = {name: answer.get(name) for name in ("seq", "verified", "reconciled", "requeued")}
+            self.recorder.end(number, code=code, duplicates=self.news(bank), **facts)
 
-    def judged(self, what: str, code: int, answer: Any, complaint: str, allowed: tuple[int, ...]) -> bool:
+    def news(self, bank: str) -> dict[str, str]:
+        """What it was told of since to be duplicates."""
+        ledger = self.clones[bank].ledger(bank)
+        now = {i: detail for i, (answer, detail) in ledger.items() if answer == "duplicate"}
+        new = dict(now.items() - self.heard[bank].items())
+        self.heard[bank] |= new
+        return new
+
+    def lose_store(self, bank: str) -> None:
+        """The file of its memories is gone, as one that was damaged and moved away."""
+        for each, mine in self.mine.items():
+            ledger = self.clones[each].ledger(each)
+            there = {i for i in mine if ledger.get(i, ("",))[0] in ("stored", "unchanged", "duplicate")}
+            gone = self.recorder.begin("store lost", each, sorted(mine.keys() - there))
+            self.recorder.end(gone)
+            self.mine[each] = {i: version for i, version in mine.items() if i in there}
+        store = self.clones[bank].store
+        for path in store.parent.glob(f"{store.name}*"):
+            path.unlink()
+
+    def judged(
+        self, what: str, bank: str, code: int, answer: Any, complaint: str, allowed: tuple[int, ...]
+    ) -> bool:
         """Whether a command ended as it may; what it says of a server that is away is no fault."""
         error = answer.get("error", {}) if isinstance(answer, dict) else {}
         passing = error.get("reason") in ("DEPENDENCY_UNAVAILABLE", "KEYSTORE_UNAVAILABLE", "DRAINING")
         passing |= error.get("kind") == "not_shared"  # erased before it was ever sent
         if (code not in allowed and not passing) or "Traceback" in complaint:
             words = f"exit {code}: {json.dumps(error)[:300]} {complaint[-300:]}"
-            self.recorder.write("refused", what=f"laptop {what}", bank=self.bank, code=str(code), words=words)
+            self.recorder.write("refused", what=f"laptop {what}", bank=bank, code=str(code), words=words)
             return False
         return not passing
 
 
 if __name__ == "__main__":
-    _plan, _bank, _name = Plan.read(sys.argv[1]), sys.argv[2], sys.argv[3]
-    _laptop = Laptop(Path(_plan.folder) / "laptops" / _name)
-    Person(_plan, _name, _laptop, _bank).work()
+    Person(Plan.read(sys.argv[1]), sys.argv[2]).work()

@@ -11,10 +11,10 @@ import pytest
 
 from tests.robustness.__main__ import asked
 from tests.robustness.faults import FAULTS, Faults, Unreachable
-from tests.robustness.harness import Report, Settings, unproven
 from tests.robustness.history import Recorder, read
 from tests.robustness.processes import MODULES
 from tests.robustness.proxy import Proxy
+from tests.robustness.report import Report, Settings, unproven
 from tests.robustness.sabotage import __main__ as sabotage
 
 
@@ -25,7 +25,9 @@ def test_what_is_asked_for_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert settings == Settings(90, 7, 20, ("slow commit", "disk full"), "")
     assert path == tmp_path / "teamlore-robustness-7.txt"
     settings, _ = asked([], {"ONLY": "", "SEED": ""})
-    assert (settings.seconds, settings.only) == (1800, ())
+    assert (settings.seconds, settings.only, settings.also) == (1800, (), ())
+    settings, _ = asked([], {"ALSO": "opposites,store lost"})
+    assert settings.also == ("opposites", "store lost")
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,7 @@ def test_what_is_asked_for_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ({"ONLY": "kil"}, "ONLY: there is no fault 'kil'; there are: auth stopped, backend stopped,"),
         ({"ONLY": "slow commit,kill -9"}, "there is no fault 'kill -9'"),
         ({"ONLY": " , "}, "ONLY: no fault is named"),
+        ({"ALSO": "erase"}, "ALSO: there is no deed 'erase'; there are: erase repeated, opposites,"),
         ({"REPORT": "/no/such/dir/r.txt"}, "REPORT: /no/such/dir/r.txt cannot be written: No such file"),
         ({"REPORT": "/"}, "REPORT: / cannot be written: Is a directory"),
         ({"SABOTAGE_SQL": "/no/such.sql"}, "SABOTAGE_SQL: /no/such.sql cannot be read"),

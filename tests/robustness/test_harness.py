@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from tests.robustness.harness import Settings, run
+from tests.robustness.harness import run
+from tests.robustness.report import Settings
 
 SECONDS = float(os.environ.get("ROBUSTNESS_SECONDS") or 45)
 
@@ -19,7 +20,8 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_skipped() -> None:
     print(report)
     assert not report.found, str(report)
     # It was a run at all: everybody did everything, and each fault was done.
-    asked = ("push", "forget", "erase", "status", "add", "sync", "push of what must be refused or is there")
+    asked = ["push", "forget", "erase", "status", "add", "sync", "leave", "join"]
+    asked.append("push of what must be refused or is there")
     assert all(report.operations[what] for what in asked), str(report)
     assert len(report.faults) >= 18 and report.faults["kill -9 of postgres"], str(report)
     assert report.watched > report.commits

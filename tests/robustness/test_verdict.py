@@ -9,7 +9,8 @@ import pytest
 
 from tests.robustness.checker import Digest, term
 from tests.robustness.history import History, Recorder, lines_of, read
-from tests.robustness.verdict import Copy, End, judge
+from tests.robustness.keeping import Copy
+from tests.robustness.verdict import End, judge
 from tests.robustness.work import kept_cursors
 
 BANK = "project:b"
@@ -36,7 +37,7 @@ def written(folder: Path) -> None:
 def end() -> End:
     """What the server and one laptop hold in the end."""
     whole = Copy(2, 2, SUM, TEXTS)
-    return End({BANK: Digest(2, 2, SUM)}, {BANK: whole}, {"alice": (BANK, whole)})
+    return End({BANK: Digest(2, 2, SUM)}, {BANK: whole}, {("alice", BANK): whole})
 
 
 @pytest.fixture
@@ -60,6 +61,11 @@ def test_an_answer_that_tells_of_another_bank_is_named(past: History) -> None:
 
 def test_a_push_that_was_refused_for_no_reason_is_named(past: History) -> None:
     past.operations[0].answer["answers"]["a"] = "rejected"
+    assert "wrong answer" in kinds(past, end())
+
+
+def test_a_text_of_its_own_that_is_called_a_duplicate_is_named(past: History) -> None:
+    past.operations[0].answer["answers"]["a"] = "duplicate"
     assert "wrong answer" in kinds(past, end())
 
 
@@ -102,7 +108,7 @@ def test_a_laptop_that_holds_something_else_is_named(
     past: History, change: dict[str, Any], kind: str
 ) -> None:
     last = end()
-    last.laptops["alice"] = (BANK, replace(last.laptops["alice"][1], **change))
+    last.laptops["alice", BANK] = replace(last.laptops["alice", BANK], **change)
     assert kinds(past, last) == {kind}
     assert kinds(copy.deepcopy(past), end()) == set()
 

@@ -20,7 +20,14 @@ from teamlore.feed.v1 import feed_pb2, feed_pb2_grpc
 from teamlore.sync.v1 import sync_pb2, sync_pb2_grpc
 
 from services.sync.pushing import FORGOTTEN, TAKEN
-from tests.robustness.calls import RETRYABLE, Metadata, code_of, own_connection, until_done
+from tests.robustness.calls import (
+    RETRYABLE,
+    Metadata,
+    code_of,
+    next_standing,
+    own_connection,
+    until_done,
+)
 from tests.robustness.history import Recorder, lines_of
 
 LONGEST_BATCH, LONGEST_FORGET, CLIENTS = 20, 3, 4
@@ -46,6 +53,10 @@ class Plan:
     """By client: `writer0.0`, `watcher0`, `alice`."""
     foreign: dict[str, str]
     """Id → text of memories in a bank that no writer may read."""
+    shared: dict[str, str]
+    """Where laptops work: bank → `off` or `on`, whether it tells repetitions."""
+    also: list[str]
+    """What laptops do besides, of ALSO."""
 
     def write(self) -> Path:
         """Keeps the plan beside the histories."""
@@ -179,19 +190,7 @@ class Writer:
         request = sync_pb2.UpdateStatusRequest(
             bank=bank, id=memory_id, version=version, may_be_stale=version % 2 == 1
         )
-        tries = 0
-
-        async def update(request: object, **how: Any) -> Any:
-            nonlocal tries
-            tries += 1
-            try:
-                return await stub.UpdateStatus(request, **how)
-            except grpc.aio.AioRpcError as error:
-                if tries > 1 and code_of(error) == "ABORTED":  # done by a try whose answer was lost
-                    return sync_pb2.UpdateStatusResponse(version=version + 1)
-                raise
-
-        if await self.call("status", bank, [memory_id], update, request) is None:
+        if (await self.call("status", bank, [memory_id], next_standing(stub, version), request)) is None:
             mine.visible.pop(memory_id)
         else:
             mine.version[memory_id] = version + 1

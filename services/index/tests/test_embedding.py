@@ -165,11 +165,12 @@ async def test_while_pushes_are_checked_the_follower_gets_a_piece_a_turn_and_the
         await asyncio.sleep(0.05)
         assert model.runs == [pieces[:PIECE_TEXTS], ["a check"], ["a query"]]
         monkeypatch.setattr("services.index.embedding.TURN_SECONDS", 0.01)
-        while len(model.runs) == 3:
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(20):
+            while len(model.runs) == 3:
+                await asyncio.sleep(0.01)
         monkeypatch.setattr("services.index.embedding.TURN_SECONDS", 1000.0)
         assert not followed.done()
-    assert len(await followed) == len(pieces)
+    assert len(await asyncio.wait_for(followed, 20)) == len(pieces)
 
 
 class Beside(Model):
@@ -317,4 +318,5 @@ def test_whatever_is_checked_the_follower_never_waits_longer_than_a_turn(
             played.load.take_turn()
             turn = played.now
         played.now += seconds
+        assert played.load.pause() >= 0
         assert played.now + played.load.pause() <= max(played.now, turn + TURN_SECONDS) + 1e-9
