@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from teamlore_client._errors import FeedGap
@@ -54,6 +54,16 @@ class Pulled:
     """Erased here in a comparison, because the server has them no longer: erased for the team, or lost with its history."""
 
 
+@dataclass(frozen=True)
+class Mirrored:
+    """What became of some of the team's memories."""
+
+    here: frozenset[str] = frozenset()
+    """Ids that are now here as a teammate's."""
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """id → the own id that it nearly repeats, of each that was left out for that."""
+
+
 def check_joins(batch: Batch, place: Place) -> None:
     """Raise FeedGap unless the page begins where the last one ended and says so all the way through."""
     seqs = [place.seq, *(change.seq for change in batch.changes)]
@@ -76,7 +86,7 @@ def apply(laptop: Laptop, bank: str, changes: Sequence[Change], place: Place, co
     live = {change.id: change.seq for change in last.values() if change.memory is not None}
     erase(laptop, bank, gone, counts)
     pulled = mirror(laptop, bank, [each.memory for each in last.values() if each.memory], counts)
-    laptop.state.apply_page(bank, Page(str(place), live, pulled, gone))
+    laptop.state.apply_page(bank, Page(str(place), live, pulled.here, gone, pulled.skipped))
 
 
 def erase(laptop: Laptop, bank: str, gone: Mapping[str, int], counts: Pulled) -> None:
@@ -89,8 +99,8 @@ def erase(laptop: Laptop, bank: str, gone: Mapping[str, int], counts: Pulled) ->
         counts.erased += len(laptop.store.erase(sorted(wanted), seqs=gone, bank=bank).erased)
 
 
-def mirror(laptop: Laptop, bank: str, memories: Sequence[Memory], counts: Pulled) -> frozenset[str]:
-    """Store teammates' memories that belong here; return the ids that are now here as a teammate's."""
+def mirror(laptop: Laptop, bank: str, memories: Sequence[Memory], counts: Pulled) -> Mirrored:
+    """Store teammates' memories that belong here."""
     ids = [memory.id for memory in memories]
     here = laptop.store.known(ids)
     mine = _own(laptop, bank, ids)
@@ -115,23 +125,25 @@ def _own(laptop: Laptop, bank: str, ids: Sequence[str]) -> frozenset[str]:
     return frozenset(id_ for id_, pushed in ledger.items() if pushed.answer in _KEPT)
 
 
-def _stored(laptop: Laptop, wanted: Sequence[Memory], here: frozenset[str], counts: Pulled) -> frozenset[str]:
+def _stored(laptop: Laptop, wanted: Sequence[Memory], here: frozenset[str], counts: Pulled) -> Mirrored:
     sound = [memory for memory in wanted if _sound(memory)]
     counts.unreadable += len(wanted) - len(sound)  # one bad row must not stop all that follow it
     if not sound:
-        return frozenset()
+        return Mirrored()
     vectors = laptop.embed([memory.text for memory in sound])
     own = laptop.vectors.own(sound[0].bank)
     new: list[tuple[Memory, Sequence[float]]] = []
+    skipped: dict[str, str] = {}
     for memory, vector in zip(sound, vectors, strict=True):
-        if memory.id not in here and _repeats_own(laptop, own, memory, vector):
-            counts.near_duplicates += 1
+        if memory.id not in here and (reason := _repeated(laptop, own, memory, vector)):
+            skipped[memory.id] = reason
         else:
             new.append((memory, vector))
+    counts.near_duplicates += len(skipped)
     mirrored = laptop.vectors.put_mirrored(new)
     counts.stored += len(mirrored.stored)
     counts.unreadable += len(mirrored.refused)
-    return frozenset(mirrored.stored + mirrored.unchanged)
+    return Mirrored(frozenset(mirrored.stored + mirrored.unchanged), skipped)
 
 
 def _sound(memory: Memory) -> bool:
@@ -142,13 +154,17 @@ def _sound(memory: Memory) -> bool:
     return True
 
 
-def _repeats_own(laptop: Laptop, own: Rows, memory: Memory, vector: Sequence[float]) -> bool:
+def _repeated(laptop: Laptop, own: Rows, memory: Memory, vector: Sequence[float]) -> str:
+    """Return the id of one's own memory that this one nearly repeats; empty where there is none."""
     near = laptop.vectors.own_near(memory.bank, own, vector, NEAR_DUPLICATE)
-    if any(_normalised(text) == _normalised(memory.text) for text in near):
-        return True
-    alike = [text for text in near if _says_the_same(text, memory.text)]
+    for id_, text in near:
+        if _normalised(text) == _normalised(memory.text):
+            return id_
+    alike = [(id_, text) for id_, text in near if _says_the_same(text, memory.text)]
     # Texts that the model did not see whole have one vector though they differ: no cosine speaks for them.
-    return bool(alike) and laptop.seen_whole(memory.text) and any(laptop.seen_whole(text) for text in alike)
+    if not alike or not laptop.seen_whole(memory.text):
+        return ""
+    return next((id_ for id_, text in alike if laptop.seen_whole(text)), "")
 
 
 def _normalised(text: str) -> str:

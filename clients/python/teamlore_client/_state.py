@@ -4,7 +4,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -50,6 +50,8 @@ class Page:
     """Those of them that were stored here as a teammate's memory."""
     gone: Mapping[str, int] | None = None
     """id → seq of every tombstone of the page."""
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """id → the own id that was the reason, of each that was left out as nearly the same as one's own."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,7 @@ class SyncState:
             self._connection.executemany(
                 "INSERT OR IGNORE INTO pulled (bank, id) VALUES (?, ?)", [(bank, id_) for id_ in page.pulled]
             )
+            self._skip(bank, page.skipped, page.pulled)
             for id_, seq in (page.gone or {}).items():
                 self._lose(bank, id_, seq)
             self._connection.execute("UPDATE banks SET cursor = ? WHERE bank = ?", (page.cursor, bank))
@@ -193,6 +196,10 @@ class SyncState:
         """Return the ids that are here as teammates' memories, or those of these."""
         return self._ids("SELECT id FROM pulled WHERE bank = ?", bank, among)
 
+    def skipped(self, bank: str, among: Iterable[str] | None = None) -> dict[str, str]:
+        """Return id → own id of what was left out as nearly the same as one's own, or of those of these."""
+        return dict(self._of("SELECT id, own_id FROM skipped WHERE bank = ?", bank, among))
+
     def digest(self, bank: str) -> Digest:
         """Return the digest, kept up to date by every change, so that asking costs nothing."""
         rows = self._read("SELECT received_count, received_sum FROM banks WHERE bank = ?", (bank,))
@@ -217,6 +224,7 @@ class SyncState:
                     "INSERT OR IGNORE INTO suppressed (bank, id) VALUES (?, ?)", (bank, id_)
                 )
                 self._connection.execute("DELETE FROM pulled WHERE bank = ? AND id = ?", (bank, id_))
+                self._connection.execute("DELETE FROM skipped WHERE bank = ? AND id = ?", (bank, id_))
 
     def suppressed(self, bank: str, among: Iterable[str] | None = None) -> frozenset[str]:
         """Return the ids that pull leaves out, or those of these."""
@@ -311,12 +319,23 @@ class SyncState:
         arriving = sum(term(id_, seq) for id_, seq in newer.items())
         self._count(bank, len(newer) - len(replaced), arriving - leaving)
 
+    def _skip(self, bank: str, skipped: Mapping[str, str], stored: Iterable[str]) -> None:
+        """Keep why each was left out; what is stored is left out no longer."""
+        sql = "DELETE FROM skipped WHERE bank = ? AND id IN (SELECT value FROM json_each(?))"
+        self._connection.execute(sql, (bank, json.dumps(list(stored))))
+        self._connection.executemany(
+            "INSERT INTO skipped (bank, id, own_id) VALUES (?, ?, ?)"
+            " ON CONFLICT (bank, id) DO UPDATE SET own_id = excluded.own_id",
+            [(bank, id_, own) for id_, own in skipped.items()],
+        )
+
     def _lose(self, bank: str, id_: str, seq: int) -> None:
         known = self._seq(bank, id_)
         if known is not None:
             self._connection.execute("DELETE FROM received WHERE bank = ? AND id = ?", (bank, id_))
             self._count(bank, -1, -term(id_, known))
         self._connection.execute("DELETE FROM pulled WHERE bank = ? AND id = ?", (bank, id_))
+        self._connection.execute("DELETE FROM skipped WHERE bank = ? AND id = ?", (bank, id_))
         self._forget(bank, id_)
         self._connection.execute(
             "INSERT OR IGNORE INTO owed_acks (bank, id, seq) VALUES (?, ?, ?)", (bank, id_, seq)

@@ -1,6 +1,6 @@
 """The tables of the sync state."""
 
-VERSION = 2
+VERSION = 3
 
 SCHEMA = """
 CREATE TABLE device (id TEXT NOT NULL) STRICT;
@@ -38,7 +38,16 @@ ALTER TABLE banks ADD COLUMN settled INTEGER NOT NULL DEFAULT 0;
 """
 """What version 2 adds. A bank of before is not settled: a push of then may have lost its answer unnoticed."""
 
-STEPS = {1: SCHEMA, 2: SENT}
+SKIPPED = """
+CREATE TABLE skipped (
+    bank TEXT NOT NULL, id TEXT NOT NULL,
+    own_id TEXT NOT NULL,                       -- the memory saved here that it nearly repeats
+    PRIMARY KEY (bank, id)
+) STRICT, WITHOUT ROWID;
+"""
+"""What version 3 adds. What was skipped before is known again after `team sync --from-start`."""
 
-OF_A_BANK = ("ledger", "pulled", "received", "owed_acks", "banks", "sent")
+STEPS = {1: SCHEMA, 2: SENT, 3: SKIPPED}
+
+OF_A_BANK = ("ledger", "pulled", "received", "owed_acks", "banks", "sent", "skipped")
 """What the server knows anew when the bank is joined again. Suppressed ids and overrides are this user's word: they stay."""

@@ -278,8 +278,10 @@ class Store:
         )
         return Rows(self._read(sql, (bank, *HIDDEN))[0][0])
 
-    def own_near(self, bank: str, own: Rows, vector: Iterable[float], cosine: float) -> tuple[str, ...]:
-        """Return the texts of those of `own` that are at least as near to the vector, nearest first, at most 20.
+    def own_near(
+        self, bank: str, own: Rows, vector: Iterable[float], cosine: float
+    ) -> tuple[tuple[str, str], ...]:
+        """Return id and text of those of `own` that are at least as near to the vector, nearest first, at most 20.
 
         Teammates' memories take no part, however near and many they are.
         """
@@ -290,9 +292,9 @@ class Store:
             " AND row IN (SELECT value FROM json_each(?4)) AND distance <= ?5 ORDER BY distance",
             (self._packed(vector), _NEIGHBOURS, bank, own, 1.0 - cosine),
         )
-        sql = "SELECT text FROM memories WHERE row = ? AND bank = ?"
+        sql = "SELECT id, text FROM memories WHERE row = ? AND bank = ?"
         found = [self._read(sql, (row, bank)) for (row,) in near]
-        return tuple(rows[0][0] for rows in found if rows)
+        return tuple((rows[0][0], rows[0][1]) for rows in found if rows)
 
     def erase(
         self,

@@ -233,7 +233,7 @@ class _Sync:
             memories = [each.memory for each in changes if each.memory is not None and each.id not in unwanted]
             live |= {each.id: each.seq for each in changes if each.memory is not None}
             pulled = _pull.mirror(self.laptop, self.bank, memories, self.done.pulled)
-            self.state.apply_page(self.bank, Page(before, {}, pulled))
+            self.state.apply_page(self.bank, Page(before, {}, pulled.here, skipped=pulled.skipped))
         requeue = self._lost_there(live)
         # The store is asked too: what stayed when this laptop left is in no state.
         mirrored = self.state.pulled(self.bank) | self.laptop.store.mirrored(self.bank)

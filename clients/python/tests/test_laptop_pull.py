@@ -122,7 +122,7 @@ def test_erasures_are_not_confirmed_while_bytes_may_be_left(
 def test_a_near_duplicate_of_ones_own_is_skipped_but_a_contradiction_is_not(
     bob: Laptop, team: FakeTeam, embedder: FakeEmbedder
 ) -> None:
-    save(bob, "We use Kafka for orders")
+    mine = save(bob, "We use Kafka for orders")
     for text in (
         "We use Kafka for our orders",
         "We do not use Kafka for orders",
@@ -135,6 +135,7 @@ def test_a_near_duplicate_of_ones_own_is_skipped_but_a_contradiction_is_not(
     assert done.pulled.stored == 2
     assert done.verified
     assert "We use Kafka for our orders" not in here(bob)
+    assert [own for _, own in bob.state.skipped(BANK).items()] == [mine.id]
 
 
 @pytest.mark.parametrize("cut", ["mine", "theirs", "both"])

@@ -157,6 +157,23 @@ def test_a_file_of_the_first_release_is_taken_over_and_knows_what_it_does_not_kn
         assert not state.perhaps_there(BANK, "unheard0")
 
 
+def test_why_something_was_left_out_is_known_until_it_is_here_or_gone(state: SyncState, tmp_path: Path) -> None:
+    reasons = {"a" * 8: "own-0001", "b" * 8: "own-0001", "c" * 8: "own-0002", "d" * 8: "own-0002"}
+    state.apply_page(BANK, Page("1 c", dict.fromkeys(reasons, 1), skipped=reasons))
+    assert state.skipped(BANK) == reasons
+    assert (state.skipped(BANK, ["c" * 8]), state.skipped(OTHER)) == ({"c" * 8: "own-0002"}, {})
+    state.apply_page(
+        BANK, Page("2 c", {}, frozenset(["a" * 8]), {"b" * 8: 2}, {"c" * 8: "own-0003", "a" * 8: "own-0003"})
+    )
+    assert state.skipped(BANK) == {"a" * 8: "own-0003", "c" * 8: "own-0003", "d" * 8: "own-0002"}
+    state.apply_page(BANK, Page("2 c", {}, frozenset(["a" * 8])))
+    state.suppress(BANK, ["c" * 8])
+    with SyncState(tmp_path / "sync.db") as again:
+        assert again.skipped(BANK) == {"d" * 8: "own-0002"}
+    state.leave(BANK)
+    assert state.skipped(BANK) == {}
+
+
 def test_what_was_sent_is_unsure_until_it_is_answered(state: SyncState) -> None:
     state.settled(BANK)
     assert state.sending(BANK, ["a" * 8, "b" * 8]) == {"a" * 8, "b" * 8}
