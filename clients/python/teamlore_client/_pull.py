@@ -3,18 +3,19 @@
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from teamlore_client._errors import FeedGap
 from teamlore_client._laptop import Laptop
-from teamlore_client._memory import FieldInvalid, Memory, check
+from teamlore_client._memory import HIDDEN, FieldInvalid, Memory, check
 from teamlore_client._state import Page
 from teamlore_client._store import Rows
 from teamlore_client._wire import Batch, Change
 
 NEAR_DUPLICATE = 0.95
 _KEPT = ("stored", "unchanged")
+_HELD = (*_KEPT, "duplicate")
 _NEGATION = re.compile(r"\b(?:not?|never|none|nothing|without|cannot|neither|nor)\b|n['’]t\b", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
 
@@ -107,6 +108,7 @@ def mirror(laptop: Laptop, bank: str, memories: Sequence[Memory], counts: Pulled
     suppressed = laptop.state.suppressed(bank, ids)
     # Also of one's own: what the team holds of a memory is not its author's alone to say.
     laptop.store.put_standing([memory for memory in memories if memory.id in here and _sound(memory)])
+    stood_for = _stand_in(laptop, bank, memories, laptop.state.skipped(bank, ids))
     wanted: list[Memory] = []
     for memory in memories:
         if memory.id in suppressed:
@@ -115,9 +117,31 @@ def mirror(laptop: Laptop, bank: str, memories: Sequence[Memory], counts: Pulled
             memory.derivation == "fact"
             and memory.id not in mine
             and not (memory.id in here and laptop.store.get(memory.id).author is None)
+            # What no longer holds is not shown twice; what holds again is compared anew, with an own one that holds again.
+            and not (memory.id in stood_for and memory.id not in here and memory.standing.status in HIDDEN)
         ):
             wanted.append(memory)
-    return _stored(laptop, wanted, here, counts)
+    mirrored = _stored(laptop, wanted, here, counts)
+    _stand_in(laptop, bank, wanted, mirrored.skipped)
+    return mirrored
+
+
+def _stand_in(laptop: Laptop, bank: str, memories: Sequence[Memory], skipped: Mapping[str, str]) -> frozenset[str]:
+    """Give what the team holds of each to the own memory by which its words are here; return the ids of those.
+
+    That is one that the server called a duplicate, or one for which a teammate's was left out here, unless the server
+    holds that too and so says itself what is held of it.
+    """
+    sound = {memory.id: memory for memory in memories if _sound(memory)}
+    answered = laptop.state.ledger(bank, skipped.values())
+    own = laptop.state.duplicates_of(bank, sound)
+    own |= {
+        own_id: id_
+        for id_, own_id in skipped.items()
+        if id_ in sound and (own_id not in answered or answered[own_id].answer not in _HELD)
+    }
+    laptop.store.put_standing([replace(sound[id_], id=own_id) for own_id, id_ in own.items()])
+    return frozenset(own.values())
 
 
 def _own(laptop: Laptop, bank: str, ids: Sequence[str]) -> frozenset[str]:
