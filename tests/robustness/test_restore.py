@@ -149,6 +149,42 @@ def test_three_laptops_survive_a_backup_that_is_older_than_they_are(
     assert copies["alice"].texts == copies["bob"].texts == copies["carol"].texts == listed
 
 
+def test_of_the_same_words_only_what_was_lost_comes_back_from_another_laptop(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    stack = deployment.start()
+    alice, bob = (Laptop.made(tmp_path / name, "git@github.com:acme/same.git") for name in ("alice", "bob"))
+    bank = alice.answer("memory", "list")["bank"]
+    services = ("auth", "sync", "feed", "compliance")
+    server = ",".join(f"{name}={stack.address(name)}" for name in services)
+    add(alice, "what both have")
+    for name, laptop in (("alice", alice), ("bob", bob)):
+        token = asyncio.run(stack.token(f"user:{name}", ("project:*", "read write forget")))
+        laptop.answer("team", "join", "--server", server, "--token", token, "--yes")
+    stack = deployment.back_up()
+
+    texts = {what: text(what) for what in ("what is lost", "what Bob hears erased", "what Bob does not hear erased")}
+    theirs = {what: str(alice.answer("memory", "add", each)["id"]) for what, each in texts.items()}
+    assert alice.answer("team", "sync")["pushed"]["stored"] == 3
+    mine = {what: str(bob.answer("memory", "add", each)["id"]) for what, each in texts.items()}
+    assert bob.answer("team", "sync")["pushed"]["duplicate"] == 3
+    lost, heard, unheard = texts
+    assert alice.answer("memory", "forget", theirs[heard], "--team")["state"] == "server_done"
+    assert bob.answer("team", "sync")["kept_here"] == 1
+    assert alice.answer("memory", "forget", theirs[unheard], "--team")["state"] == "server_done"
+
+    deployment.restore()
+    deployment.settle_accounts(stack)
+    stack = deployment.start()
+    synced = bob.answer("team", "sync")
+    assert (synced["reconciled"], synced["verified"]) == ("CURSOR_DIVERGED", True)
+    assert (synced["requeued"], synced["pushed"]["stored"], synced["kept_here"]) == (1, 1, 1)
+    assert bob.ledger(bank)[mine[lost]] == "stored"
+    assert alice.answer("team", "sync")["verified"]
+    assert alice.copy(bank).texts.keys() & {*mine.values(), *theirs.values()} == {theirs[lost]}
+    assert bob.copy(bank).texts.keys() >= set(mine.values()), "they stay his own"
+
+
 def test_a_failover_to_an_older_copy_that_nobody_announced_is_told_by_the_nonce(
     deployment: Deployment,
 ) -> None:

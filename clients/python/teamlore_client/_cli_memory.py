@@ -299,10 +299,13 @@ def _standing(at: Here, memory: Memory) -> str:
         return "shared by a teammate"
     if memory.id in at.laptop.state.withheld(memory.bank):
         return "withheld"
+    if at.laptop.memberships.get(memory.bank) is None:
+        return ""
     pushed = at.laptop.state.ledger(memory.bank, [memory.id]).get(memory.id)
     if pushed is None:
-        joined = at.laptop.memberships.get(memory.bank) is not None
-        return "perhaps there" if joined and at.laptop.state.perhaps_there(memory.bank, memory.id) else ""
+        return "perhaps there" if at.laptop.state.perhaps_there(memory.bank, memory.id) else ""
+    if memory.id in at.laptop.state.forgotten_instead(memory.bank):
+        return f"only here: it repeats {pushed.detail}, which was forgotten for the team; save it anew to share it"
     return str(pushed)
 
 

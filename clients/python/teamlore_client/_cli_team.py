@@ -16,7 +16,7 @@ from teamlore_client._memory import FieldInvalid, Memory
 from teamlore_client._pull import Place
 from teamlore_client._server import SERVER_VARIABLE, asked_secret, place_of
 from teamlore_client._session import held
-from teamlore_client._sharing import pages, queue
+from teamlore_client._sharing import kept_here, pages, queue
 from teamlore_client._show import line, minute
 from teamlore_client._show_sync import preview_json, preview_lines, status_lines, synced_lines
 from teamlore_client._sync import preview, sync
@@ -132,6 +132,7 @@ def status(project: Project = Path("."), json: Json = False) -> None:
             "last_error": kept.last_error,
             "pending_push": waiting,
             "pulled": len(at.laptop.state.pulled(at.bank)),
+            "kept_here": len(kept_here(at.laptop.store, at.laptop.state, at.bank)),
             "reachable": False,
             "principal": None,
             "permissions": [],

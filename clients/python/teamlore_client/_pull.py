@@ -7,7 +7,7 @@ from itertools import pairwise
 from teamlore_client import _tie
 from teamlore_client._errors import FeedGap
 from teamlore_client._laptop import Laptop
-from teamlore_client._memory import FieldInvalid, Memory, check
+from teamlore_client._memory import HIDDEN, FieldInvalid, Memory, check
 from teamlore_client._state import Page
 from teamlore_client._store import Rows
 from teamlore_client._wire import Batch, Change
@@ -16,6 +16,7 @@ NEAR_DUPLICATE = 0.95
 FETCHED = 100
 """Ids that one call asks for."""
 _KEPT = ("stored", "unchanged")
+_HELD = (*_KEPT, "duplicate")
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ def mirror(laptop: Laptop, bank: str, memories: Sequence[Memory], counts: Pulled
     suppressed = laptop.state.suppressed(bank, ids)
     # Also of one's own: what the team holds of a memory is not its author's alone to say.
     laptop.store.put_standing([memory for memory in memories if memory.id in here and _sound(memory)])
+    stood_for = _stand_in(laptop, bank, memories, laptop.state.skipped(bank, ids))
     wanted: list[Memory] = []
     lost: list[Memory] = []
     unchanged: set[str] = set()
@@ -125,13 +127,36 @@ def mirror(laptop: Laptop, bank: str, memories: Sequence[Memory], counts: Pulled
                 lost.append(replace(memory, author=None))
         elif memory.derivation == "fact":
             kept = laptop.store.get(memory.id) if memory.id in here else None
-            if kept is None or (kept.author is not None and not _same(kept, memory)):
+            if kept is None:
+                # What no longer holds is not shown twice; what holds again is compared anew, with an own one that holds again.
+                if memory.id not in stood_for or memory.standing.status not in HIDDEN:
+                    wanted.append(memory)
+            elif kept.author is not None and not _same(kept, memory):
                 wanted.append(memory)
             elif kept.author is not None:
                 unchanged.add(memory.id)  # a comparison makes no vector anew
     _restore(laptop, lost, counts)
     stored = _stored(laptop, wanted, here, counts)
+    _stand_in(laptop, bank, wanted, stored.skipped)
     return Mirrored(stored.here | unchanged, stored.skipped)
+
+
+def _stand_in(laptop: Laptop, bank: str, memories: Sequence[Memory], skipped: Mapping[str, str]) -> frozenset[str]:
+    """Give what the team holds of each to the own memory by which its words are here; return the ids of those.
+
+    That is one that the server called a duplicate, or one for which a teammate's was left out here, unless the server
+    holds that too and so says itself what is held of it.
+    """
+    sound = {memory.id: memory for memory in memories if _sound(memory)}
+    answered = laptop.state.ledger(bank, skipped.values())
+    own = laptop.state.duplicates_of(bank, sound)
+    own |= {
+        own_id: id_
+        for id_, own_id in skipped.items()
+        if id_ in sound and (own_id not in answered or answered[own_id].answer not in _HELD)
+    }
+    laptop.store.put_standing([replace(sound[id_], id=own_id) for own_id, id_ in own.items()])
+    return frozenset(own.values())
 
 
 def bring_back(

@@ -47,6 +47,11 @@ def queue(store: Store, state: SyncState, bank: str, *, share_captured: bool) ->
                 yield memory
 
 
+def kept_here(store: Store, state: SyncState, bank: str) -> frozenset[str]:
+    """Return own memories that repeat what was forgotten for the team: they are on this laptop alone, and stay so."""
+    return store.known(state.forgotten_instead(bank))
+
+
 def size(memory: Memory) -> int:
     """Return about how many bytes a memory takes on the wire, rather too many than too few."""
     strings = [memory.text, *memory.tags, *memory.metadata, *map(str, memory.metadata.values())]

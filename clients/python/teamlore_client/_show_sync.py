@@ -26,6 +26,8 @@ def synced_lines(done: Synced) -> list[str]:
             f"compared with everything on the server ({done.reconciled}); {done.requeued} sent again,"
             f" {done.erased_again} erased again, {pulled.dropped} of teammates' dropped that it does not have"
         )
+    if done.kept_here:
+        lines.append(f"{kept_line(done.kept_here)}; save it anew to share it")
     if done.erasing_refused:
         lines.append(
             f"what you had erased for everyone is live again, and the server refused to erase it"
@@ -35,6 +37,13 @@ def synced_lines(done: Synced) -> list[str]:
         *lines,
         "verified: both sides hold the same" if done.verified else "not verified: others are writing",
     ]
+
+
+def kept_line(count: int) -> str:
+    """Return how many own memories are on this laptop alone, since the team forgot what it held in their place."""
+    if count == 1:
+        return "1 of yours repeats what was forgotten for the team; it stays on this laptop only"
+    return f"{count} of yours repeat what was forgotten for the team; they stay on this laptop only"
 
 
 def preview_json(seen: Preview) -> dict[str, Any]:
@@ -65,6 +74,8 @@ def status_lines(value: dict[str, Any], last_sync: str) -> list[str]:
         f"last sync  {last_sync}",
         f"to push    {value['pending_push']}",
     ]
+    if value["kept_here"]:
+        lines.append(f"only here  {kept_line(value['kept_here'])}")
     if value["principal"]:
         lines.insert(2, f"you are    {value['principal']} ({', '.join(value['permissions'])})")
     if value["pending_pull"] is not None:

@@ -15,6 +15,10 @@ from teamlore_client._state_schema import OF_A_BANK, STEPS, VERSION
 
 _ASKED_HERE = "asked here"
 _MODULUS = 1 << 64
+_KEPT_OF_LEDGER = (
+    " AND answer <> 'duplicate' AND NOT (answer = 'forgotten' AND id IN"
+    " (SELECT detail FROM ledger WHERE bank = ?1 AND answer = 'duplicate'))"
+)
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,11 @@ class SyncState:
                 " WHERE answer <> 'forgotten'",
                 [(bank, id_, each.answer, each.detail) for id_, each in answers.items()],
             )
+            # Another server may hold a third in place of both: what was a duplicate of the one is one of that.
+            self._connection.executemany(
+                "UPDATE ledger SET detail = ?1 WHERE bank = ?2 AND answer = 'duplicate' AND detail = ?3 AND id <> ?1",
+                [(each.detail, bank, id_) for id_, each in answers.items() if each.answer == "duplicate"],
+            )
 
     def ledger(self, bank: str, among: Iterable[str] | None = None) -> dict[str, Pushed]:
         """Return id → answer of everything that was ever pushed or forgotten, or of those of these ids."""
@@ -174,8 +183,7 @@ class SyncState:
         with writing(self._connection):
             self._ensure(bank)
             again = frozenset(requeue)
-            for id_ in again:
-                self._connection.execute("DELETE FROM ledger WHERE bank = ? AND id = ?", (bank, id_))
+            self._unanswer(bank, again)
             missing = self._missing(bank, live) - again
             for id_ in missing:
                 self._lose(bank, id_, 0)
@@ -192,9 +200,29 @@ class SyncState:
         """Return the received ids that are not among the live ones."""
         return self._missing(bank, live)
 
-    def received(self, bank: str) -> dict[str, int]:
-        """Return id → last seq of all that was received and is not gone."""
-        return dict(self._read("SELECT id, seq FROM received WHERE bank = ?", (bank,)))
+    def received(self, bank: str, among: Iterable[str] | None = None) -> dict[str, int]:
+        """Return id → last seq of all that was received and is not gone, or of those of these."""
+        return dict(self._of("SELECT id, seq FROM received WHERE bank = ?", bank, among))
+
+    def push_again(self, bank: str, ids: Iterable[str]) -> None:
+        """Drop what was answered for these, so that they are pushed once more."""
+        with writing(self._connection):
+            self._unanswer(bank, ids)
+
+    def held_instead(self, bank: str) -> dict[str, str]:
+        """Return id → the id that the server holds in its place, of all it called duplicates; not of forgotten ones."""
+        return self._duplicates(bank, "NOT EXISTS")
+
+    def forgotten_instead(self, bank: str) -> dict[str, str]:
+        """Return id → the id that was held in its place and that the team forgot: such a memory is here alone."""
+        gone = self._duplicates(bank, "EXISTS")
+        back = self.received(bank, gone.values())  # an older history has some of them again
+        return {id_: held for id_, held in gone.items() if held not in back}
+
+    def duplicates_of(self, bank: str, ids: Iterable[str]) -> dict[str, str]:
+        """Return own id → id of the own memories that the server called duplicates of these."""
+        sql = "SELECT id, detail FROM ledger WHERE bank = ? AND answer = 'duplicate'"
+        return dict(self._read(f"{sql} AND detail IN (SELECT value FROM json_each(?))", (bank, json.dumps(list(ids)))))
 
     def pulled(self, bank: str, among: Iterable[str] | None = None) -> frozenset[str]:
         """Return the ids that are here as teammates' memories, or those of these."""
@@ -301,7 +329,8 @@ class SyncState:
         """Drop what sync knows of the bank; what the user chose for single memories stays, and so does the device's id."""
         with writing(self._connection):
             for table in OF_A_BANK:
-                self._connection.execute(f"DELETE FROM {table} WHERE bank = ?", (bank,))
+                kept = _KEPT_OF_LEDGER if table == "ledger" else ""
+                self._connection.execute(f"DELETE FROM {table} WHERE bank = ?1{kept}", (bank,))
 
     def _read(self, sql: str, bindings: Row) -> list[Row]:
         return reading(self._connection, sql, bindings)
@@ -314,6 +343,17 @@ class SyncState:
             return self._read(sql, (bank,))
         # A bank may have a hundred thousand of them, and a page asks for its own.
         return self._read(f"{sql} AND id IN (SELECT value FROM json_each(?))", (bank, json.dumps(list(among))))
+
+    def _duplicates(self, bank: str, forgotten: str) -> dict[str, str]:
+        sql = (
+            f"SELECT id, detail FROM ledger WHERE bank = ?1 AND answer = 'duplicate' AND {forgotten}"
+            " (SELECT 1 FROM ledger held WHERE held.bank = ?1 AND held.id = ledger.detail AND held.answer = 'forgotten')"
+        )
+        return dict(self._read(sql, (bank,)))
+
+    def _unanswer(self, bank: str, ids: Iterable[str]) -> None:
+        sql = "DELETE FROM ledger WHERE bank = ? AND id IN (SELECT value FROM json_each(?))"
+        self._connection.execute(sql, (bank, json.dumps(list(ids))))
 
     def _missing(self, bank: str, live: Iterable[str]) -> frozenset[str]:
         rows = fetched(self._connection, "SELECT id FROM received WHERE bank = ?", (bank,))

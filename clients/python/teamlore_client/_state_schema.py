@@ -1,6 +1,6 @@
 """The tables of the sync state."""
 
-VERSION = 3
+VERSION = 4
 
 SCHEMA = """
 CREATE TABLE device (id TEXT NOT NULL) STRICT;
@@ -47,7 +47,14 @@ CREATE TABLE skipped (
 """
 """What version 3 adds. What was skipped before is known again after `team sync --from-start`."""
 
-STEPS = {1: SCHEMA, 2: SENT, 3: SKIPPED}
+HELD = "CREATE INDEX duplicates ON ledger (bank, detail) WHERE answer = 'duplicate';"
+"""What version 4 adds: each page of the feed asks which own memories are held there under another id."""
+
+STEPS = {1: SCHEMA, 2: SENT, 3: SKIPPED, 4: HELD}
 
 OF_A_BANK = ("ledger", "pulled", "received", "owed_acks", "banks", "sent", "skipped")
-"""What the server knows anew when the bank is joined again. Suppressed ids and overrides are this user's word: they stay."""
+"""What the server knows anew when the bank is joined again. Suppressed ids and overrides are this user's word: they stay.
+
+Of the ledger stays what the server does not know anew: which own memories are held there under another id, and which of
+those ids were forgotten.
+"""

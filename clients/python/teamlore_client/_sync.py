@@ -1,7 +1,7 @@
 """One sync of one bank: push what is queued, pull what changed, prove that both sides hold the same."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain, islice
 
@@ -11,7 +11,7 @@ from teamlore_client._laptop import Laptop
 from teamlore_client._membership import Membership
 from teamlore_client._memory import Memory
 from teamlore_client._pull import Place, Pulled
-from teamlore_client._sharing import PUSH_BATCH, PUSH_BYTES, queue, size
+from teamlore_client._sharing import PUSH_BATCH, PUSH_BYTES, kept_here, queue, size
 from teamlore_client._state import Page, Pushed
 from teamlore_client._wire import Answer, Change, Team
 
@@ -41,6 +41,8 @@ class Synced:
     """Why the whole list of live memories was compared, if it was."""
     requeued: int = 0
     """Own memories that the server had lost and was sent again."""
+    kept_here: int = 0
+    """Own memories found to repeat what was forgotten for the team: they stay on this laptop, and are sent no more."""
     erased_again: int = 0
     """Memories that this laptop had erased for the team, that the server had again, and has erased again."""
     erasing_refused: str = ""
@@ -124,11 +126,13 @@ class _Sync:
         self.done = Synced()
 
     def run(self, from_start: bool) -> Synced:
+        began = self._place()
+        kept_before = kept_here(self.laptop.store, self.state, self.bank)
         self.done.gone_again = _tie.keep_gone(self.laptop, self.bank)
         held_back = self._push_if_allowed()
         if from_start:
             self._reconcile("asked for")
-        elif why := _tie.why_compare(self.laptop, self.bank, str(self._place())):
+        elif why := _tie.why_compare(self.laptop, self.bank, str(began)):
             self._reconcile(why)
         try:
             place = self._pull()
@@ -137,12 +141,14 @@ class _Sync:
                 raise
             self._reconcile(error.reason)
             place = self._pull()
+        self._push_unheld(began)
         if self.done.requeued and held_back is None:
             held_back = self._push_if_allowed()
             place = self._pull()
         _pull.bring_back(
             self.laptop, self.bank, place, lambda ids: self.team.get_memories(self.bank, ids), self.done.pulled
         )
+        self.done.kept_here = len(kept_here(self.laptop.store, self.state, self.bank) - kept_before)
         self.done.seq = place.seq
         self._compare(place)
         self._confirm_erasures(place)
@@ -208,8 +214,16 @@ class _Sync:
                 forgotten.append(each.id)
         # Erased for the team while this laptop could not hear of it: its tombstone has been compacted away.
         _pull.erase(self.laptop, self.bank, dict.fromkeys(forgotten, 0), self.done.pulled)
+        self._stand_in(recorded)
         self.state.record_push(self.bank, recorded)
         self.state.forget(self.bank, forgotten)
+
+    def _stand_in(self, recorded: Mapping[str, Pushed]) -> None:
+        # What the team holds of a memory that came before it was saved here again; later words come by the feed.
+        held = {id_: each.detail for id_, each in recorded.items() if each.answer == "duplicate"}
+        known = self.laptop.store.known(held.values())
+        same = [replace(self.laptop.store.get(there), id=id_) for id_, there in held.items() if there in known]
+        self.laptop.store.put_standing(same)
 
     def _pull(self) -> Place:
         place, more = self._place(), True
@@ -241,7 +255,7 @@ class _Sync:
             live |= {each.id: each.seq for each in changes if each.memory is not None}
             pulled = _pull.mirror(self.laptop, self.bank, memories, self.done.pulled)
             self.state.apply_page(self.bank, Page(before, {}, pulled.here, skipped=pulled.skipped))
-        requeue = self._lost_there(live)
+        requeue = self._lost_there(live) | self._unheld(live.keys())
         # The store is asked too: what stayed when this laptop left is in no state.
         mirrored = self.state.pulled(self.bank) | self.laptop.store.mirrored(self.bank)
         missing = (self.state.missing(self.bank, live) | mirrored) - live.keys() - requeue
@@ -283,10 +297,56 @@ class _Sync:
         lost = {
             id_
             for id_, pushed in self.state.ledger(self.bank).items()
-            if pushed.answer in ("stored", "unchanged", "duplicate")
-            and (pushed.detail if pushed.answer == "duplicate" else id_) not in live
+            if pushed.answer in ("stored", "unchanged") and id_ not in live
         }
         return frozenset(lost & self.laptop.store.known(lost))
+
+    def _unheld(self, live: Collection[str]) -> frozenset[str]:
+        """Return own memories that were duplicates of what this server's history knows nothing of.
+
+        What it knows and does not have was forgotten for the team, and is noted as that: its words stay on this laptop,
+        but this laptop does not bring them back. What is one's own, its own push decides.
+        """
+        held = self.state.held_instead(self.bank)
+        here = self.laptop.store.known(held)
+        gone = {there for id_, there in held.items() if id_ in here and there not in live}
+        gone -= {id_ for id_ in self.laptop.store.known(gone) if self.laptop.store.get(id_).author is None}
+        if not gone:
+            return frozenset()
+        buried = self._buried(gone)
+        self.state.forget(self.bank, buried)
+        return frozenset(id_ for id_ in here if held[id_] in gone - buried)
+
+    def _push_unheld(self, began: Place) -> None:
+        """Queue what was answered before this history began: by another server, or before it was restored.
+
+        A comparison has found that already; without a place there was nothing to tell that the history is another.
+        """
+        again = self._unheld(self.state.received(self.bank, self.state.held_instead(self.bank).values()))
+        if not began.cursor:
+            again |= self._lost_there(self.state.received(self.bank))
+        self.state.push_again(self.bank, again)
+        self.done.requeued += len(again)
+
+    def _buried(self, ids: set[str]) -> set[str]:
+        """Return those that the team forgot, by its whole history; all of them where the beginning of that was trimmed.
+
+        A restored server may be told of an erasure that this laptop has not heard of: only what it knows nothing of
+        at all was lost with its history, or is another server's.
+        """
+        found: set[str] = set()
+        place, more = Place(), True
+        try:
+            while more:
+                batch = self.team.list_changes(self.bank, place.cursor, PULL_PAGE)
+                _pull.check_joins(batch, place)
+                place, more = Place(batch.through_seq, batch.cursor), batch.more
+                found |= {change.id for change in batch.changes if change.memory is None}
+        except Refused as error:
+            if error.reason not in _LOST_PLACE:
+                raise
+            return ids
+        return ids & found
 
     def _compare(self, place: Place) -> None:
         theirs = self.team.get_digest(self.bank)

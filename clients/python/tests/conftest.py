@@ -14,7 +14,7 @@ from teamlore_client._laptop import Laptop
 from teamlore_client._store import Store
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)  # no test may write into the user's own
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "home"
     folder.mkdir()

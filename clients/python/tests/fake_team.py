@@ -61,6 +61,8 @@ class FakeTeam:
         """As `before`, once the call was carried out: its answer is lost."""
         self.answered: Callable[[Batch], Batch] = lambda batch: batch
         self.judged: dict[str, Answer] = {}
+        self.one_of_each = False
+        """Whether a text that is live already is answered `duplicate`."""
 
     def write(self, memory: Memory, author: str = "user:alice") -> str:
         self.head += 1
@@ -164,6 +166,9 @@ class FakeTeam:
             return Answer(memory.id, "rejected", FORGOTTEN)
         if memory.id in self.rows:
             return Answer(memory.id, "unchanged")
+        same = [id_ for id_, (_, held) in self.rows.items() if held.text == memory.text]
+        if self.one_of_each and same:
+            return Answer(memory.id, "duplicate", "", same[0])
         self.write(memory, "user:bob")
         return Answer(memory.id, "stored")
 

@@ -62,6 +62,7 @@ def test_shares_by_the_rule(bob: Laptop, team: FakeTeam) -> None:
 
 def test_every_answer_is_recorded_and_a_bad_record_blocks_nothing(bob: Laptop, team: FakeTeam) -> None:
     made = [save(bob, f"m{number}", number) for number in range(4)]
+    team.write(memory("as m1 says", id="original-1"))
     team.judged = {
         made[0].id: Answer(made[0].id, "rejected", "text: too long"),
         made[1].id: Answer(made[1].id, "duplicate", "", "original-1"),
