@@ -14,6 +14,7 @@ from teamlore_client._laptop import Laptop
 from teamlore_client._memory import Memory, Standing
 from teamlore_client._sharing import kept_here, queue
 from teamlore_client._show_sync import synced_lines
+from teamlore_client._wire import Answer
 
 TEXT = "What Eve earns is 4200."
 SAID = "1 of yours repeats what was forgotten for the team; it stays on this laptop only; save it anew to share it"
@@ -232,10 +233,11 @@ def test_what_the_team_held_of_it_before_it_was_saved_here_too(bob: Laptop, team
 
 
 @pytest.mark.parametrize("at_first_sight", [False, True])
-def test_what_the_team_holds_of_one_left_out_for_a_private_one(
+def test_what_the_team_holds_of_one_left_out_for_one_that_it_refused(
     bob: Laptop, team: FakeTeam, at_first_sight: bool
 ) -> None:
-    mine = save(bob, TEXT, tags=("private",))
+    mine = save(bob, TEXT)
+    team.judged[mine.id] = Answer(mine.id, "rejected", "text: holds what looks like a secret")
     theirs = team.write(replace(memory(TEXT), standing=CONTRADICTED if at_first_sight else Standing()))
     run(bob, team)
     if not at_first_sight:

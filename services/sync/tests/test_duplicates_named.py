@@ -55,9 +55,9 @@ async def take(bench: Bench, bank: str, steps: Sequence[Step]) -> None:
                 for row in await bench.store.live(bank, [memory_id]):
                     await bench.store.status(bank, memory_id, row["version"], StatusChange(what))
             elif what == "forget":
-                await bench.store.forget(bank, [memory_id], "user:bob")
+                await bench.store.forget(bank, [memory_id])
             else:
-                await bench.store.erase(bank, [memory_id], "user:bob", uuid.uuid4().hex, "user:bob")
+                await bench.store.erase(bank, [memory_id], "user:bob", uuid.uuid4().hex)
 
 
 async def live(bench: Bench, bank: str, *statuses: str) -> dict[str, str]:
