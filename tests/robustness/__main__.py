@@ -1,8 +1,8 @@
 """`python -m tests.robustness`: the long run, told by its environment.
 
 MINUTES (30) says how long, SEED which run it is, REPORT where the report is written besides; ONLY names faults, by
-commas, PAUSE (0.3) the longest rest of a writer in seconds. ALSO (none) names what laptops do besides, by commas: what
-the project does not keep yet (see `laptops.ALSO`). KEEP_HISTORY and KEEP_STACK leave what was written down,
+commas, PAUSE (0.3) the longest rest of a writer in seconds. ALSO (none) names what laptops do besides, by commas
+(see `laptops.ALSO`). KEEP_HISTORY and KEEP_STACK leave what was written down,
 and the stack's folder, for a look; SABOTAGE_SQL is a file of statements that break the private database first.
 
 Exit codes: 0 nothing was found; 1 something was, the run proved nothing, or its report could not be kept; 2 a setting is
