@@ -43,7 +43,7 @@ def test_what_is_asked_for_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ({"ONLY": "kil"}, "ONLY: there is no fault 'kil'; there are: auth stopped, backend stopped,"),
         ({"ONLY": "slow commit,kill -9"}, "there is no fault 'kill -9'"),
         ({"ONLY": " , "}, "ONLY: no fault is named"),
-        ({"ALSO": "erase"}, "ALSO: there is no deed 'erase'; there are: erase repeated, opposites,"),
+        ({"ALSO": "erase"}, "ALSO: there is no deed 'erase'; there are: store lost"),
         ({"REPORT": "/no/such/dir/r.txt"}, "REPORT: /no/such/dir/r.txt cannot be written: No such file"),
         ({"REPORT": "/"}, "REPORT: / cannot be written: Is a directory"),
         ({"SABOTAGE_SQL": "/no/such.sql"}, "SABOTAGE_SQL: /no/such.sql cannot be read"),
