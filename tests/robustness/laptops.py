@@ -34,8 +34,7 @@ OFFLINE = 5
 SAME_WORDS_SECONDS = 20
 """So long all laptops save the same words, where repetitions are told."""
 ALSO = ("store lost",)
-"""What laptops do only where ALSO names it: go on without a lost memory.db. What the judge asks of that is more than what
-the project promises: an own memory that the team holds by another's does not come back as one's own."""
+"""What laptops do only where ALSO names it: go on without a lost memory.db, which takes a comparison, and time."""
 STATUSES = ("current", "contradicted", "suspect")
 """How the first, second, third version of a memory stand, and so on in turn."""
 HAND = {"add": 8, "sync": 6, "erase": 2, "status": 2, "step_clock": 2, "leave": 1}
@@ -335,7 +334,8 @@ class Person:
         """The file of its memories is gone, as one that was damaged and moved away."""
         for each, mine in self.mine.items():
             ledger = self.clones[each].ledger(each)
-            there = {i for i in mine if ledger.get(i, ("",))[0] in ("stored", "unchanged", "duplicate")}
+            # Of one that the team holds by another's the words come back, as that one.
+            there = {i for i in mine if ledger.get(i, ("",))[0] in ("stored", "unchanged")}
             gone = self.recorder.begin("store lost", each, sorted(mine.keys() - there))
             self.recorder.end(gone)
             self.mine[each] = {i: version for i, version in mine.items() if i in there}

@@ -155,8 +155,9 @@ def _stand_in(laptop: Laptop, bank: str, memories: Sequence[Memory], skipped: Ma
         for id_, own_id in skipped.items()
         if id_ in sound and (own_id not in answered or answered[own_id].answer not in _HELD)
     }
-    laptop.store.put_standing([replace(sound[id_], id=own_id) for own_id, id_ in own.items()])
-    return frozenset(own.values())
+    here = laptop.store.known(own)  # a lost memory.db took them along, and then nothing stands for the team's
+    laptop.store.put_standing([replace(sound[id_], id=own_id) for own_id, id_ in own.items() if own_id in here])
+    return frozenset(id_ for own_id, id_ in own.items() if own_id in here)
 
 
 def bring_back(

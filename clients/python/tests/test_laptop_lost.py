@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from fake_team import FakeEmbedder, FakeTeam
 from laptop import BANK, memory, traces
 from teamlore_client._errors import ServerUnreachable
 from teamlore_client._laptop import Laptop
+from teamlore_client._memory import Standing
 from teamlore_client._paths import data_dir
 from teamlore_client._schema import STEPS
 from teamlore_client._sqlite import connect
@@ -82,6 +84,23 @@ def test_lost_memories_come_back_as_whose_they_were(
         done = run(bob, team)
         assert (done.reconciled, done.verified, len(team.pushes)) == ("", True, pushes)
         assert here(bob) == expected
+
+
+def test_where_an_own_one_is_lost_for_which_the_team_has_anothers_that_one_comes_whatever_is_held_of_it(
+    home: Path, embedder: FakeEmbedder, team: FakeTeam
+) -> None:
+    team.one_of_each = True
+    with opened(embedder) as bob:
+        theirs = team.write(memory("the same words"))
+        save(bob, "the same words")
+        run(bob, team)
+        assert here(bob) == {"the same words": None}
+    lose()
+    team.head += 1
+    team.rows[theirs] = (team.head, replace(team.rows[theirs][1], standing=Standing(2, "contradicted")))
+    with opened(embedder) as bob:
+        assert run(bob, team).verified
+        assert bob.store.get(theirs).standing.status == "contradicted"
 
 
 def test_an_older_copy_is_made_right(home: Path, embedder: FakeEmbedder, team: FakeTeam, copy: Path) -> None:
