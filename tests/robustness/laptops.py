@@ -104,13 +104,15 @@ class Laptop:
         ).fetchone()
         count, total = (int(str(row[0])), int(str(row[1]))) if row else (0, 0)
         state.close()
-        store = _open(self.store)
-        sql = "select id, text, version, status, author is null from memories where bank = ?"
-        rows = [
-            (str(i), str(t), int(str(v)), str(s), bool(own))
-            for i, t, v, s, own in store.execute(sql, (bank,))
-        ]
-        store.close()
+        rows = []
+        if self.store.exists():  # else it was lost, and no command made it anew
+            store = _open(self.store)
+            sql = "select id, text, version, status, author is null from memories where bank = ?"
+            rows = [
+                (str(i), str(t), int(str(v)), str(s), bool(own))
+                for i, t, v, s, own in store.execute(sql, (bank,))
+            ]
+            store.close()
         texts = {memory_id: text for memory_id, text, *_ in rows}
         standing = {memory_id: (version, status) for memory_id, _, version, status, _ in rows}
         own = frozenset(memory_id for memory_id, *_, mine in rows if mine)
@@ -143,9 +145,9 @@ def _open(path: Path) -> apsw.Connection:
 def told(laptop: Copy, operations: Sequence[Operation], acknowledged: Acknowledged) -> None:
     """Adds what the commands of one laptop were told of one bank: what is surely stored, surely erased, and perhaps either.
 
-    Perhaps stored is what was saved and then to be erased, perhaps erased what no erasure was answered of.
+    Perhaps stored is what was saved and then to be erased, or lost here; perhaps erased what no erasure was answered of.
     """
-    asked = {i for each in operations if each.what == "laptop erase" for i in each.ids}
+    asked = {i for each in operations if each.what in ("laptop erase", "store lost") for i in each.ids}
     for each in operations:
         if each.what == "add" and each.end is not None:
             memory_id = str(each.answer["id"])
