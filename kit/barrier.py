@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import re2
 from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
 
-from kit.texts import as_drawn
+from kit.texts import ODD, as_drawn
 
 # Detectors of things with a shape of their own; those that guess by entropy flag ordinary prose.
 _DETECTORS = (
@@ -148,19 +148,27 @@ def shapes() -> tuple[Shape, ...]:
 
 @cache
 def _hints() -> Any:
-    """All hints, to be looked for in one pass; gives the places of those in `shapes()`."""
+    """All hints, to be looked for in one pass; gives the places of those in `shapes()`, and the next one for an odd text."""
     hints = re2.Set.SearchSet()
     for shape in shapes():
         hints.Add(shape.hint)
+    hints.Add(ODD)
     hints.Compile()
     return hints
 
 
 def _hinted(text: str) -> list[int]:
-    """The places in `shapes()` of those kinds that a text may hold."""
+    """The places in `shapes()` of those kinds that a text may hold, and the next one if it looks other than it is."""
     # To a pattern of `re` without case these two are an i as well, to RE2 they are not.
     folded = text if text.isascii() else text.replace("\u0130", "i").replace("\u0131", "i")
     return sorted(_hints().Match(folded) or ())
+
+
+def _found(text: str, places: Sequence[int] | None = None) -> list[Span]:
+    """Where secrets of these places, or of those that are hinted at, stand in a text as it is."""
+    kinds = shapes()
+    hinted = _hinted(text) if places is None else places
+    return [span for place in hinted if place < len(kinds) for span in kinds[place].spans(text)]
 
 
 class Barrier:
@@ -175,9 +183,10 @@ class Barrier:
         """Where secrets stand in a text; time grows with its length alone."""
         if self.action == "off":
             return ()
-        return spans_as_drawn(
-            text, lambda shown: (span for place in _hinted(shown) for span in shapes()[place].spans(shown))
-        )
+        places = _hinted(text)
+        if not places:
+            return ()
+        return spans_as_drawn(text, _found) if places[-1] == len(shapes()) else _found(text, places)
 
     def check(self, text: str) -> Passed:
         """Looks at one text."""
@@ -190,7 +199,7 @@ class Barrier:
         label = f'{key.strip()}: "'
         at, end = len(label), len(label) + len(value)
         quoted = f'{label}{value.translate(_FLAT)}"'
-        if as_drawn(quoted) is None and not _hinted(quoted + value):
+        if not _hinted(quoted + value):
             return Passed(value, ())
         spans = self.spans(value)
         together = {

@@ -11,7 +11,9 @@ _PLAIN = re.compile(r"[0-9A-Za-z]")
 
 _UNDRAWN = "\u00ad\u034f\u061c\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff"
 """What web pages and messengers put between letters and nobody sees: soft hyphens, joiners, marks of direction."""
-_ODD = re.compile(f"[{_UNDRAWN}\u00a0\u2000-\u200a\u202f\u205f\u3000\uff01-\uff5e]")
+ODD = f"[{_UNDRAWN}\u00a0\u2000-\u200a\u202f\u205f\u3000\uff01-\uff5e]"
+"""A pattern of what every text holds that looks other than it is."""
+_ODD = re.compile(ODD)
 _UNSEEN = re.compile(f"[{_UNDRAWN}]")
 _LIKE_ASCII = {wide: wide - 0xFEE0 for wide in range(0xFF01, 0xFF5F)} | dict.fromkeys(
     (0xA0, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000), " "

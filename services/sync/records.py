@@ -112,7 +112,7 @@ def judge(record: sync_pb2.Record, barrier: Barrier, personal: PersonalData) -> 
         return Rejected(memory_id, "citations: a claim names a source or carries an excerpt of it")
     # Neither is sealed, so they are kept for ever and cannot be rewritten: refused where a text would be redacted, too.
     for field, word in (("id", memory_id), ("fact_type", fact_type)):
-        if barrier.spans(word):
+        if word and barrier.spans(word):
             return Rejected(memory_id, f"{field}: looks like a secret")
     occurred = None
     if record.HasField("occurred_at"):
