@@ -7,8 +7,6 @@ _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 """Letters and symbols that are drawn as nothing."""
 _PLAIN = re.compile(r"[0-9A-Za-z]")
 """What nearly every text holds, and is found without asking Unicode about each character."""
-
-
 _UNDRAWN = "\u00ad\u034f\u061c\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff"
 """What web pages and messengers put between letters and nobody sees: soft hyphens, joiners, marks of direction."""
 ODD = f"[{_UNDRAWN}\u00a0\u2000-\u200a\u202f\u205f\u3000\uff01-\uff5e]"

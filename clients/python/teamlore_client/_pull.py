@@ -131,10 +131,11 @@ def mirror(laptop: Laptop, bank: str, memories: Sequence[Memory], counts: Pulled
                 # What no longer holds is not shown twice; what holds again is compared anew, with an own one that holds again.
                 if memory.id not in stood_for or memory.standing.status not in HIDDEN:
                     wanted.append(memory)
-            elif kept.author is not None and not _same(kept, memory):
-                wanted.append(memory)
             elif kept.author is not None:
-                unchanged.add(memory.id)  # a comparison makes no vector anew
+                if _same(kept, memory):
+                    unchanged.add(memory.id)  # a comparison makes no vector anew
+                else:
+                    wanted.append(memory)
     _restore(laptop, lost, counts)
     stored = _stored(laptop, wanted, here, counts)
     _stand_in(laptop, bank, wanted, stored.skipped)
