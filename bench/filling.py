@@ -17,7 +17,7 @@ from services.index.vectors import COLLECTION, point_id
 from tests.integration.conftest import RunningStack
 
 PUT = "select stored_id, stored_seq from memory.put($1, 'user:alice', $2, $3, $4, $5, $6, $7)"
-CURSORS = ("index.term_cursors", "index.cursors")
+CURSORS = ("index.leading_term_cursors", "index.cursors")
 BATCH, PUSH = 500, 100
 """Memories that are made at once, and that are stored as one push would store them: with one time and keys of its own."""
 

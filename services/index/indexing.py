@@ -80,8 +80,12 @@ class TermWork:
 
     kind, page = TERMS, TERMS_PAGE
 
-    def __init__(self, store: Store, points: TermPoints, in_flight: InFlight, keys: TermKeys) -> None:
+    def __init__(
+        self, store: Store, points: TermPoints, former: TermPoints, in_flight: InFlight, keys: TermKeys
+    ) -> None:
+        """`former` is the collection of an earlier version, which is removed."""
         self.points = points
+        self._former = former
         self._store = store
         self._in_flight = in_flight
         self._keys = keys
@@ -92,6 +96,7 @@ class TermWork:
             await self._store.start_over(TERMS)
             await self.points.create()
         await self.points.create_indexes()
+        await self._former.remove()
 
     def affordable(self, changes: tuple[Change, ...]) -> tuple[Change, ...]:
         """All."""
@@ -255,7 +260,9 @@ class Follower:
             # What was read may have been forgotten or erased since. Who buries it after this look purges it after the
             # claim, and its tombstone is still to be followed.
             live = await self._store.live(bank, list(made))
-            await self._work.put(bank, [(memory_id, one) for memory_id, one in made.items() if memory_id in live])
+            await self._work.put(
+                bank, [(memory_id, one) for memory_id, one in made.items() if memory_id in live]
+            )
             # Without waiting for the files: an erasure is done only when `erase` has waited for them.
             await points.delete(bank, todo.delete, wait=False)
         # Only now, when a query finds the point: one who looks here first and there second misses nothing.

@@ -19,7 +19,7 @@ from services.index.flight import InFlight
 from services.index.handlers import IndexHandlers, ParticipantHandlers
 from services.index.indexing import Follower, TermWork, VectorWork
 from services.index.store import QUERIES, Store
-from services.index.term_points import TermPoints
+from services.index.term_points import FORMER, TermPoints
 from services.index.terms import TermKeys
 from services.index.vectors import COLLECTION, Vectors
 
@@ -42,19 +42,21 @@ async def build(config: Config, base: Foundation) -> Built:
     model = await asyncio.to_thread(open_embedder, config.embed_model, 1)
     embedding = Embedding(model, config.embed_threads or os.cpu_count() or 1)
     vectors, points = Vectors(config.qdrant_url), TermPoints(config.qdrant_url)
-    for part in (vectors, points, embedding):
+    former = TermPoints(config.qdrant_url, FORMER)
+    for part in (vectors, points, former, embedding):
         base.at_end(part.close)
     store, in_flight = Store(base.database, base.keys), InFlight()
     keys = TermKeys(base.keys.secret("index.terms"))
     await store.check_model(COLLECTION, model.model, model.revision, model.dimension)
     behind = Follower(store, VectorWork(store, vectors, embedding, in_flight, model.dimension))
-    ahead = Follower(store, TermWork(store, points, in_flight, keys), behind.hint)
+    ahead = Follower(store, TermWork(store, points, former, in_flight, keys), behind.hint)
     base.spawn(ahead.run())
     base.spawn(behind.run())
     base.spawn(hints.listen(config.database_url, ahead.hint))
     duplicates = Duplicates(store, vectors, points, embedding, in_flight, keys)
     handlers = IndexHandlers(Finder(store, vectors, embedding), duplicates)
-    participant = ParticipantHandlers(store, (points, vectors), in_flight)
+    # A replica of an earlier version may have made its collection anew since this one removed it.
+    participant = ParticipantHandlers(store, (points, vectors, former), in_flight)
     serve, erase = index_pb2_grpc, compliance_pb2_grpc
     return Built(
         base.authenticator(config.auth_target),

@@ -8,16 +8,16 @@ select model, revision, dimension from index.models where collection = $1
 
 -- name: terms_start_over
 -- Follows the terms of every bank from its beginning, because their collection is gone.
-update index.term_cursors set seq = 0 where seq > 0
+update index.leading_term_cursors set seq = 0 where seq > 0
 
 -- name: terms_behind
 -- Banks that have changes whose terms are not indexed.
-select h.bank from memory.bank_heads h left join index.term_cursors c on c.bank = h.bank
+select h.bank from memory.bank_heads h left join index.leading_term_cursors c on c.bank = h.bank
 where h.head > coalesce(c.seq, 0) order by h.bank limit 1000
 
 -- name: terms_make_cursor
 -- The bank's cursor, where it has none.
-insert into index.term_cursors (bank) values ($1) on conflict do nothing
+insert into index.leading_term_cursors (bank) values ($1) on conflict do nothing
 
 -- name: take_turn
 -- Takes a name for this session, and lets the server end the session when it says nothing for too long.
@@ -29,20 +29,20 @@ select pg_advisory_unlock(hashtextextended($1, 0)) from set_config('idle_session
 
 -- name: terms_turn
 -- How far the terms of a bank were followed, and its head; no row where they are not behind.
-select c.seq, h.head from index.term_cursors c join memory.bank_heads h on h.bank = c.bank
+select c.seq, h.head from index.leading_term_cursors c join memory.bank_heads h on h.bank = c.bank
 where c.bank = $1 and h.head > c.seq
 
 -- name: terms_claim
 -- Lets erasures of a bank's terms wait for as long as the transaction lasts; no row where the cursor was moved.
-select seq from index.term_cursors where bank = $1 and seq = $2 for update
+select seq from index.leading_term_cursors where bank = $1 and seq = $2 for update
 
 -- name: terms_settled
 -- Waits for the one that has claimed a bank's terms; those who ask this do not wait for each other.
-select seq from index.term_cursors where bank = $1 for share
+select seq from index.leading_term_cursors where bank = $1 for share
 
 -- name: terms_save
 -- Notes how far the terms of a bank were followed.
-update index.term_cursors set seq = $2 where bank = $1
+update index.leading_term_cursors set seq = $2 where bank = $1
 
 -- name: vectors_start_over
 -- Follows every bank from its beginning, because the collection is gone.
@@ -50,7 +50,7 @@ update index.cursors set seq = 0 where seq > 0
 
 -- name: vectors_behind
 -- Banks that have changes whose terms are indexed and whose vectors are not.
-select t.bank from index.term_cursors t left join index.cursors c on c.bank = t.bank
+select t.bank from index.leading_term_cursors t left join index.cursors c on c.bank = t.bank
 where t.seq > coalesce(c.seq, 0) order by t.bank limit 1000
 
 -- name: vectors_make_cursor
@@ -59,7 +59,7 @@ insert into index.cursors (bank) values ($1) on conflict do nothing
 
 -- name: vectors_turn
 -- How far the vectors of a bank were followed, and how far its terms; no row where they are not behind those.
-select c.seq, t.seq as head from index.cursors c join index.term_cursors t on t.bank = c.bank
+select c.seq, t.seq as head from index.cursors c join index.leading_term_cursors t on t.bank = c.bank
 where c.bank = $1 and t.seq > c.seq
 
 -- name: vectors_claim
@@ -76,7 +76,7 @@ update index.cursors set seq = $2 where bank = $1
 
 -- name: covered
 -- Whether the terms of all that has a vector in this bank are indexed: not so just after an upgrade or a loss.
-select coalesce((select seq from index.term_cursors where bank = $1), 0)
+select coalesce((select seq from index.leading_term_cursors where bank = $1), 0)
     >= coalesce((select seq from index.cursors where bank = $1), 0)
 
 -- name: page

@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from teamlore_embedder import vocabulary
 
@@ -24,11 +24,16 @@ MOST_TERMS = 128
 """Of a longer text the heaviest ones; equal texts have equal ones."""
 EQUAL = 0.999
 """The product from which on two texts may be equal."""
+LEADING = 3
+"""The heaviest terms of a text. Two that say the same share two of them: one of their words may be in another form, or
+have been added (`bench/near_duplicates.py` tells what that misses)."""
 _LEAST, _LEAST_BOUND, _SLOPE = 0.85, 0.40, 2.0
 _BEGINNING = 5
 """Characters of a word that count, so that `configure` and `configured` are one term."""
 _COMMON = 60
 """So many of the commonest words count only in a text that has no others: they tell nothing and stand everywhere."""
+_BESIDE = frozenset(word[:_BEGINNING] for word in "please note remember reminder fyi".split())
+"""What people say before what they have to say; like the commonest, and it must not lead."""
 
 _WITHOUT_BLANKS = (
     "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -94,7 +99,9 @@ def _spoken(text: str) -> Iterator[str]:
 def weigh(text: str) -> dict[str, float]:
     """The terms of a text in plain form, and what each weighs; every text but an empty one has some."""
     weights = {term: _weight(term) for term in _spoken(text)}
-    telling = {term: weight for term, weight in weights.items() if weight > _COMMON_WEIGHT}
+    telling = {
+        term: weight for term, weight in weights.items() if weight > _COMMON_WEIGHT and term not in _BESIDE
+    }
     return telling or weights or dict.fromkeys(normalised(text).replace(" ", ""), 1.0)
 
 
@@ -120,6 +127,16 @@ class TermKeys:
             weights = dict(heaviest[:MOST_TERMS])
         whole = sum(weights.values())
         return {number: math.sqrt(weight / whole) for number, weight in weights.items()}
+
+
+def leads(terms: Terms) -> list[str]:
+    """What a text is looked up by: each two of its heaviest terms, and each alone where it has no others.
+
+    A word alone, and be it rare, stands in many texts of a large bank, two of them together in few.
+    """
+    heaviest = sorted(terms, key=lambda number: (-terms[number], number))[:LEADING]
+    pairs = [f"{min(pair):08x}{max(pair):08x}" for pair in combinations(heaviest, 2)]
+    return pairs if len(terms) > LEADING else pairs + [f"{number:08x}" for number in heaviest]
 
 
 def product(one: Terms, other: Terms) -> float:

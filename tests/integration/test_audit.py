@@ -21,7 +21,7 @@ BANK = "project:audit-1a2b3c4d"
 TABLES = (
     "memory.changes", "memory.holds", "memory.mirrors", "memory.key_destructions", "auth.tokens", "index.cursors", "index.purged",
     "auth.access_grants", "auth.group_members", "auth.suspensions", "auth.teams", "auth.memberships", "auth.clients",
-    "memory.banks", "index.term_cursors",
+    "memory.banks", "index.leading_term_cursors",
 )  # fmt: skip
 
 

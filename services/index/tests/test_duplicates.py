@@ -17,7 +17,7 @@ from services.index.flight import InFlight
 from services.index.following import Seen
 from services.index.indexing import Follower, TermWork, VectorWork
 from services.index.store import QUERIES, TERMS, VECTORS, Store
-from services.index.term_points import TermPoints
+from services.index.term_points import FORMER, TermPoints
 from services.index.terms import TermKeys
 from services.index.tests.test_engine import Engine
 from services.index.vectors import Vectors
@@ -56,6 +56,7 @@ class Bench:
         self._address = f"http://127.0.0.1:{engine.port}"
         self.store = Store(database, keys)
         self.vectors, self.points = Vectors(self._address), TermPoints(self._address)
+        self.former = TermPoints(self._address, FORMER)
         self.embedding = Watched(embedder)
         self.terms = TermKeys(keys.secret("index.terms"))
         self._allocator = Allocator(keys)
@@ -67,7 +68,8 @@ class Bench:
 
     def follower(self, kind: str) -> Follower:
         if kind == TERMS:
-            return Follower(self.store, TermWork(self.store, self.points, self.flight, self.terms))
+            work = TermWork(self.store, self.points, self.former, self.flight, self.terms)
+            return Follower(self.store, work)
         return Follower(self.store, VectorWork(self.store, self.vectors, self.embedding, self.flight, 384))
 
     async def sql(self, statement: str, *args: object) -> None:
@@ -113,7 +115,7 @@ async def bench(database_url: str, tmp_path: Path, embedder: Embedder) -> AsyncI
     for kind in (TERMS, VECTORS):
         await bench.follower(kind)._work.prepare()
     yield bench
-    for close in (bench.vectors.close, bench.points.close, database.close):
+    for close in (bench.vectors.close, bench.points.close, bench.former.close, database.close):
         await close()
     bench.embedding.close()
     engine.end(signal.SIGKILL)
@@ -231,7 +233,7 @@ async def test_a_bank_whose_terms_are_not_all_there_is_searched_by_meaning_until
     await bench.followed(TERMS, VECTORS)
     # As an upgrade, or the loss of the collection, leaves it.
     await bench.points.delete(BANK, ["queue"], wait=True)
-    await bench.sql("update index.term_cursors set seq = 0")
+    await bench.sql("update index.leading_term_cursors set seq = 0")
     bench.embedding.asked.clear()
     assert await bench.repeats(OTHER, NEARLY) == ["", "queue"]
     assert bench.embedding.asked == [OTHER, NEARLY]
@@ -239,6 +241,17 @@ async def test_a_bank_whose_terms_are_not_all_there_is_searched_by_meaning_until
     bench.embedding.asked.clear()
     assert await bench.repeats("Invoices are sent monthly.", NEARLY) == ["", "queue"]
     assert bench.embedding.asked == [NEARLY]
+
+
+async def test_terms_of_an_earlier_version_are_removed_with_their_collection(bench: Bench) -> None:
+    await bench.stored(queue=QUEUE)
+    await bench.former.create()
+    await bench.former.put(BANK, [("queue", bench.terms.of(BANK, QUEUE))])
+    for _ in range(2):
+        await bench.follower(TERMS)._work.prepare()
+        assert not await bench.former.exists() and await bench.points.exists()
+    await bench.followed(TERMS)
+    assert await bench.repeats(NEARLY) == ["queue"]
 
 
 async def test_below_the_least_threshold_all_are_compared_by_meaning(bench: Bench) -> None:

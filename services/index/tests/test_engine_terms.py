@@ -36,6 +36,13 @@ async def test_terms_are_found_survive_kill_9_and_leave_no_byte(tmp_path: Path) 
     (best,) = await points.alike(BANK, [asked], 0.5, 3)
     assert {hit.id for hit in best[:2]} == {"redis-pager", "pager-redis"}
     assert await points.alike(BANK, [asked, {}], 1.5, 3) == [[], []]
+    # Of ten terms three lead: what shares but one of them is not looked at, whatever else it shares.
+    ten = {1000 + number: 0.4 if number < 3 else 0.27 for number in range(10)}
+    one, two = ({**ten, 2000: 0.4, 2001: 0.4}, {**ten, 2000: 0.4})
+    del one[1000], one[1001], two[1000]
+    await points.put(BANK, [("ten", ten)])
+    found = await points.alike(BANK, [ten, two, one], 0.5, 3)
+    assert [[hit.id for hit in hits] for hits in found] == [["ten"], ["ten"], []]
     assert await points.alike("project:other", [asked], 0.1, 3) == [[]]
     assert await points.alike(BANK, [KEYS.of("project:other", "redis pager")], 0.1, 3) == [[]]
     engine.restart(signal.SIGKILL)
@@ -49,8 +56,8 @@ async def test_terms_are_found_survive_kill_9_and_leave_no_byte(tmp_path: Path) 
     assert engine.on_disk(needles) == [True, True]
     await points.delete(BANK, ["redis-pager"], wait=True)
     assert engine.on_disk(needles) == [False, True]
-    found: list[Hit] = (await points.alike(BANK, [asked], 0.5, 3))[0]
-    assert found[0].id == "pager-redis" and "redis-pager" not in {hit.id for hit in found}
+    left: list[Hit] = (await points.alike(BANK, [asked], 0.5, 3))[0]
+    assert left[0].id == "pager-redis" and "redis-pager" not in {hit.id for hit in left}
     assert await points.present(BANK, ["redis-pager"]) == set()
     await points.close()
     engine.end(signal.SIGKILL)

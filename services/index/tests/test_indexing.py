@@ -85,7 +85,7 @@ def follower(parts: Any, in_flight: InFlight | None = None) -> Follower:
 
 
 def ahead(parts: Any, in_flight: InFlight, hinted: list[str]) -> Follower:
-    return Follower(parts, TermWork(parts, parts, in_flight, KEYS), hinted.append)
+    return Follower(parts, TermWork(parts, parts, parts, in_flight, KEYS), hinted.append)
 
 
 def change(name: str, seq: int = 1) -> Change:

@@ -1,13 +1,15 @@
 """A text's terms: alike where texts are, told by no one without the key, and there for every script."""
 
 import math
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from teamlore_embedder import vocabulary
+from teamlore_embedder.polarity import Reading, differs
 
-from services.index.terms import EQUAL, MOST_TERMS, TermKeys, bound, product, weigh
+from services.index.terms import EQUAL, LEADING, MOST_TERMS, TermKeys, bound, leads, product, weigh
 
 KEYS = TermKeys(b"k" * 32)
 
@@ -20,6 +22,9 @@ def shared(one: str, other: str) -> float:
     ("one", "other"),
     [
         ("We use SQS for the order queue.", "We used SQS for order queues"),
+        ("The worker is restarted.", "Please note: the worker is restarted."),
+        ("The build cache lives in S3.", "Remember, our build cache is living in S3!"),
+        ("我们使用消息队列", "我们使用消息队列。"),
         ("Der Dienst läuft in Zürich.", "Der Dienst lief in Zurich!"),
         ("Очередь заказов живёт в Kafka.", "Очередь заказа живет в Kafka"),
         ("我们使用消息队列处理订单", "我们用消息队列处理订单"),
@@ -29,6 +34,8 @@ def shared(one: str, other: str) -> float:
 )
 def test_nearly_equal_texts_share_most_of_their_terms_in_any_script(one: str, other: str) -> None:
     assert shared(one, other) >= bound(0.95)  # type: ignore[operator]
+    if not differs(Reading(one), Reading(other)):
+        assert set(leads(KEYS.of("bank", one))) & set(leads(KEYS.of("bank", other)))
 
 
 @pytest.mark.parametrize(
@@ -58,6 +65,28 @@ def test_common_words_count_only_where_there_are_no_others() -> None:
     assert set(weigh("The queue is in the cloud")) == {"queue", "cloud"}
     assert set(weigh("It is what it is")) == {"it", "is", "what"}
     assert weigh("kubernetes queue")["kuber"] > weigh("kubernetes queue")["queue"]
+
+
+def test_a_text_is_looked_up_by_each_two_of_its_heaviest_terms_and_a_short_one_by_each_alone() -> None:
+    assert leads({1: 0.1, 0xAB: 0.5, 7: 0.7, 2: 0.5, 9: 0.1}) == [
+        "0000000200000007", "00000007000000ab", "00000002000000ab",
+    ]  # fmt: skip
+    assert leads({7: 0.8, 2: 0.6}) == ["0000000200000007", "00000007", "00000002"]
+    assert leads({7: 1.0}) == ["00000007"] and leads({}) == []
+
+
+@given(st.dictionaries(st.integers(0, 2**32 - 1), st.floats(0.01, 1), min_size=LEADING), st.randoms())
+def test_one_heavy_term_more_or_less_leaves_a_lead_in_common(
+    terms: dict[int, float], rng: random.Random
+) -> None:
+    shuffled = list(terms.items())
+    rng.shuffle(shuffled)
+    assert leads(dict(shuffled)) == leads(terms), "the order of the terms says nothing"
+    more = terms | {2**32: 2.0}
+    assert set(leads(more)) & set(leads(terms))
+    gone = rng.choice(list(terms))
+    less = {number: part for number, part in terms.items() if number != gone}
+    assert set(leads(less)) & set(leads(terms))
 
 
 def test_of_a_long_text_the_heaviest_terms_count() -> None:

@@ -100,7 +100,7 @@ async def world(database_url: str, tmp_path: Path) -> AsyncIterator[World]:
             " array[$4::int], array[$5::bytea])",
             BANK, memory_id, slot.page, slot.index, seal(keys.fresh_key(slot), BANK, memory_id, content),
         )  # fmt: skip
-    await admin.execute("insert into index.term_cursors values ($1, 2)", BANK)
+    await admin.execute("insert into index.leading_term_cursors values ($1, 2)", BANK)
     yield World(databases, keys, admin)
     await admin.close()
     for database in databases:

@@ -1,0 +1,2 @@
+-- No replica follows the terms of the earlier version any more.
+drop table index.term_cursors;
