@@ -148,10 +148,12 @@ def told(laptop: Copy, operations: Sequence[Operation], acknowledged: Acknowledg
     Perhaps stored is what was saved and then to be erased, or lost here; perhaps erased what no erasure was answered of.
     """
     asked = {i for each in operations if each.what in ("laptop erase", "store lost") for i in each.ids}
+    # What left the team with its words lost is in no ledger any more, which began anew.
+    before = {i for each in operations if each.what == "store lost" for i in each.answer.get("there", [])}
     for each in operations:
         if each.what == "add" and each.end is not None:
             memory_id = str(each.answer["id"])
-            if laptop.ledger.get(memory_id, ("",))[0] in ("stored", "unchanged"):
+            if memory_id in before or laptop.ledger.get(memory_id, ("",))[0] in ("stored", "unchanged"):
                 acknowledged.stored.append(memory_id)
             elif memory_id in asked:
                 acknowledged.maybe.append(memory_id)
@@ -339,7 +341,7 @@ class Person:
             # Of one that the team holds by another's the words come back, as that one.
             there = {i for i in mine if ledger.get(i, ("",))[0] in ("stored", "unchanged")}
             gone = self.recorder.begin("store lost", each, sorted(mine.keys() - there))
-            self.recorder.end(gone)
+            self.recorder.end(gone, there=sorted(there))
             self.mine[each] = {i: version for i, version in mine.items() if i in there}
         store = self.clones[bank].store
         for path in store.parent.glob(f"{store.name}*"):

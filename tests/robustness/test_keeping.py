@@ -218,3 +218,11 @@ def test_what_is_told_of_a_laptop_is_sure_but_for_what_was_to_be_erased() -> Non
     assert acknowledged == Acknowledged(
         stored=["x1", "c1"], erased=["g1"], maybe=["x1", "g1"], maybe_dead={"x1"}
     )
+
+
+def test_what_the_team_had_before_a_disk_was_lost_it_has_though_no_ledger_says_so_any_more() -> None:
+    acknowledged = Acknowledged()
+    added = [operation(ANNA, "add", 3, [], f"words of {i}", id=i) for i in ("z1", "z2")]
+    lost = operation(ANNA, "store lost", 4, ["z2"], there=["z1"])
+    told(replace(World().anna, ledger={}), [*added, lost], acknowledged)
+    assert acknowledged == Acknowledged(stored=["z1"], maybe=["z2"])
