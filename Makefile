@@ -51,7 +51,7 @@ bench: $(BENCHES:%=bench-%) ## measure all (an hour); bench-quick does push and 
 $(BENCHES:%=bench-%): bench-%: $(VENV)/dev
 	@$(BIN)/python -m bench.$(subst -,_,$*)
 
-robustness: $(VENV)/dev ## writers, watchers and laptops under random faults; MINUTES=30, SEED, ONLY, ALSO and REPORT may be set
+robustness: $(VENV)/dev ## writers, watchers and laptops under random faults; MINUTES=30, SEED, ONLY and REPORT may be set
 	@$(BIN)/python -m tests.robustness
 	@HELD_SECONDS=60 RACE_SECONDS=30 $(BIN)/python -m pytest -o timeout=600 tests/robustness/test_held_commit.py tests/robustness/test_restore.py tests/robustness/test_full_disk.py services/sync/tests/test_guard.py
 

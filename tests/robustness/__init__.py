@@ -3,7 +3,7 @@
 `make robustness` is the long run (MINUTES, SEED, REPORT), `test_harness.py` its short form; both print the seed. Reading
 order: `work` and `laptops` are the clients, `faults` what goes wrong, `history` what is written down, `checker`, `keeping`
 and `verdict` the judgement, `harness` a whole run, `report` what it says. `make robustness-sabotage` proves that the
-judgement can be red. ALSO names what laptops do besides (`laptops.ALSO`).
+judgement can be red.
 
 What a run finds becomes a test by its own name, which needs no luck to fail:
 

@@ -1,9 +1,9 @@
 """`python -m tests.robustness`: the long run, told by its environment.
 
 MINUTES (30) says how long, SEED which run it is, REPORT where the report is written besides; ONLY names faults, by
-commas, PAUSE (0.3) the longest rest of a writer in seconds. ALSO (none) names what laptops do besides, by commas
-(see `laptops.ALSO`). KEEP_HISTORY and KEEP_STACK leave what was written down,
-and the stack's folder, for a look; SABOTAGE_SQL is a file of statements that break the private database first.
+commas, PAUSE (0.3) the longest rest of a writer in seconds. KEEP_HISTORY and KEEP_STACK leave what was
+written down, and the stack's folder, for a look; SABOTAGE_SQL is a file of statements that break the private database
+first.
 
 Exit codes: 0 nothing was found; 1 something was, the run proved nothing, or its report could not be kept; 2 a setting is
 wrong, and nothing was run.
@@ -15,7 +15,7 @@ import random
 import signal
 import sys
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,6 @@ from rich.progress import Progress
 from kit.config import OURS, ConfigError, load, setting
 from tests.robustness.faults import FAULTS
 from tests.robustness.harness import run
-from tests.robustness.laptops import ALSO
 from tests.robustness.report import Settings
 
 LONGEST_MINUTES = 7 * 24 * 60
@@ -38,7 +37,6 @@ class Asked:
     seed: int | None = setting("SEED", None, minimum=0, maximum=2**31 - 1)
     pause: float = setting("PAUSE", 0.3, minimum=0, maximum=3600)
     only: str = setting("ONLY", "")
-    also: str = setting("ALSO", "")
     sql: str = setting("SABOTAGE_SQL", "")
     report: str = setting("REPORT", "")
 
@@ -54,8 +52,7 @@ def asked(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[Setting
     try:
         # What begins with TEAMLORE_ is for the processes of the stack, which know their own.
         told = load(Asked, {name: value for name, value in environ.items() if not name.startswith(OURS)})
-        only = _named("ONLY", told.only, FAULTS, "fault")
-        also = _named("ALSO", told.also, ALSO, "deed")
+        only = _faults(told.only)
         sql = Path(told.sql).read_text() if told.sql else ""
     except ConfigError as error:
         parser.error(str(error))
@@ -68,15 +65,15 @@ def asked(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[Setting
             pass
     except (OSError, ValueError) as error:
         parser.error(f"REPORT: {path} cannot be written: {getattr(error, 'strerror', error)}")
-    return Settings(told.minutes * 60, seed, told.pause, only, sql, also), path
+    return Settings(told.minutes * 60, seed, told.pause, only, sql), path
 
 
-def _named(setting_: str, raw: str, known: Collection[str], kind: str) -> tuple[str, ...]:
+def _faults(raw: str) -> tuple[str, ...]:
     named = tuple(filter(None, map(str.strip, raw.split(","))))
-    unknown = [name for name in named if name not in known]
+    unknown = [name for name in named if name not in FAULTS]
     if unknown or (raw and not named):
-        said = f"there is no {kind} {unknown[0]!r}" if unknown else f"no {kind} is named"
-        raise ConfigError(f"{setting_}: {said}; there are: {', '.join(sorted(known))}")
+        said = f"there is no fault {unknown[0]!r}" if unknown else "no fault is named"
+        raise ConfigError(f"ONLY: {said}; there are: {', '.join(sorted(FAULTS))}")
     return named
 
 

@@ -175,7 +175,6 @@ class Run:
             tokens,
             secret,
             {self.shared: "off", self.repeating: "on"},
-            list(self.settings.also),
         )
 
     async def _open_banks(self) -> None:

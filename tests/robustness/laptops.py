@@ -33,11 +33,9 @@ STEPS = (0.0, 0.0, 90.0, -90.0, 3 * 86_400.0, -3 * 86_400.0, 400 * 86_400.0)
 OFFLINE = 5
 SAME_WORDS_SECONDS = 20
 """So long all laptops save the same words, where repetitions are told."""
-ALSO = ("store lost",)
-"""What laptops do only where ALSO names it: go on without a lost memory.db, which takes a comparison, and time."""
 STATUSES = ("current", "contradicted", "suspect")
 """How the first, second, third version of a memory stand, and so on in turn."""
-HAND = {"add": 8, "sync": 6, "erase": 2, "status": 2, "step_clock": 2, "leave": 1}
+HAND = {"add": 8, "sync": 6, "erase": 2, "status": 2, "step_clock": 2, "leave": 1, "lose_store": 1}
 """How often a person does what, of so many things in a row."""
 
 
@@ -204,7 +202,6 @@ class Person:
                     for what in HAND
                     for _ in range(HAND[what])
                 ]
-                hand += [("lose_store", tells)] * ("store lost" in self.plan.also)
                 self.random.shuffle(hand)
             what, bank = hand.pop()
             if self.clones[bank].joined(bank) or what in ("add", "step_clock"):
@@ -236,7 +233,7 @@ class Person:
 
     def some(self, bank: str) -> str:
         """One of its own to work on."""
-        here = self.clones[bank].copy(bank).texts if "store lost" in self.plan.also else self.mine[bank]
+        here = self.clones[bank].copy(bank).texts  # of a lost file what the team has comes back with the next sync
         ids = [memory_id for memory_id in self.mine[bank] if memory_id in here]
         return self.random.choice(ids) if ids else ""
 

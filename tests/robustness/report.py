@@ -19,8 +19,6 @@ class Settings:
     """Faults to do; none named means all."""
     sql: str = ""
     """Statements run on the private database before anyone works: a sabotage."""
-    also: tuple[str, ...] = ()
-    """What laptops do besides: of `laptops.ALSO`."""
 
 
 @dataclass

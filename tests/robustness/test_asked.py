@@ -25,9 +25,7 @@ def test_what_is_asked_for_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert settings == Settings(90, 7, 20, ("slow commit", "disk full"), "")
     assert path == tmp_path / "teamlore-robustness-7.txt"
     settings, _ = asked([], {"ONLY": "", "SEED": ""})
-    assert (settings.seconds, settings.only, settings.also) == (1800, (), ())
-    settings, _ = asked([], {"ALSO": "store lost"})
-    assert settings.also == ("store lost",)
+    assert (settings.seconds, settings.only) == (1800, ())
 
 
 @pytest.mark.parametrize(
@@ -43,7 +41,6 @@ def test_what_is_asked_for_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ({"ONLY": "kil"}, "ONLY: there is no fault 'kil'; there are: auth stopped, backend stopped,"),
         ({"ONLY": "slow commit,kill -9"}, "there is no fault 'kill -9'"),
         ({"ONLY": " , "}, "ONLY: no fault is named"),
-        ({"ALSO": "erase"}, "ALSO: there is no deed 'erase'; there are: store lost"),
         ({"REPORT": "/no/such/dir/r.txt"}, "REPORT: /no/such/dir/r.txt cannot be written: No such file"),
         ({"REPORT": "/"}, "REPORT: / cannot be written: Is a directory"),
         ({"SABOTAGE_SQL": "/no/such.sql"}, "SABOTAGE_SQL: /no/such.sql cannot be read"),

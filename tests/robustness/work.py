@@ -55,8 +55,6 @@ class Plan:
     """Id → text of memories in a bank that no writer may read."""
     shared: dict[str, str]
     """Where laptops work: bank → `off` or `on`, whether it tells repetitions."""
-    also: list[str]
-    """What laptops do besides, of ALSO."""
 
     def write(self) -> Path:
         """Keeps the plan beside the histories."""
