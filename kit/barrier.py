@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import re2
 from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
 
+from kit.named_secrets import HINT, NAMED, is_count
 from kit.texts import ODD, as_drawn
 
 # Detectors of things with a shape of their own; those that guess by entropy flag ordinary prose.
@@ -26,25 +27,11 @@ _DETECTORS = (
     "SendGridDetector", "SlackDetector", "SquareOAuthDetector", "StripeDetector", "TelegramBotTokenDetector",
     "TwilioKeyDetector",
 )  # fmt: skip
-# What the name of a secret ends or goes on with: DB_PASSWORD, userPassword, aws_secret_access_key, client-secret.
-# Of pwd, which is a folder's name to a shell, only what names none.
-_SEPARATOR = r"[ \t]{0,40}(?:=>|:=|[:=])[ \t]{0,40}"
-_FOLDER = rf"""\w{{0,32}}["']?{_SEPARATOR}["']?[/~.$]"""
-_WORD = (
-    r"(?:password|passwd|passphrase|passcode|passwort|kennwort|api[_-]?key|access[_-]?key|secret|token|"
-    rf"pwd(?!{_FOLDER}))"
-)
-# A passphrase goes whole. It holds neither of its quotes, so that no text makes the search for the closing one slow.
-_QUOTED = "|".join(
-    rf"{opening}(?P<{name}>(?:[^{opening}{closing}\\\n]|\\.){{6,1000}})[{closing}]"
-    for name, opening, closing in (
-        ("double", '"', '"'), ("single", "'", "'"), ("grave", "`", "`"), ("curly", "\u201c", "\u201d"),
-        ("turned", "\u2018", "\u2019"), ("low", "\u201e", "\u201c\u201d"), ("angle", "\xab", "\xbb"),
-    )
-)  # fmt: skip
 _OWN = {
     "Private Key": re.compile(
-        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.S
+        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)"
+        r"|PuTTY-User-Key-File-.*?(?:Private-MAC: *\w*|\Z)",
+        re.S,
     ),
     "JSON Web Token": re.compile(r"\beyJ[A-Za-z0-9_=-]{8,2000}\.[A-Za-z0-9_=-]{4,}(?:\.[A-Za-z0-9_.+/=-]*)?"),
     "GitHub Token": re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})"),
@@ -52,29 +39,30 @@ _OWN = {
     "NPM Token": re.compile(r"\bnpm_[A-Za-z0-9]{30,}"),
     "OpenAI Token": re.compile(r"\bsk-[A-Za-z0-9_-]{20,200}"),
     "Teamlore Token": re.compile(r"\btlk_[A-Za-z0-9_-]{43}"),
-    # Bounded on both sides, so that no text makes it slow.
-    "Secret Keyword": re.compile(
-        rf"{_WORD}\w{{0,32}}[\"']?{_SEPARATOR}(?:{_QUOTED}|[\"']?(?P<value>[^\s\"']{{6,200}}))", re.I
+    "Google Token": re.compile(r"\b(?:AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}|GOCSPX-[A-Za-z0-9_-]{20,})"),
+    "Service Token": re.compile(
+        r"\b(?:hf_|dckr_pat_|shpat_|dop_v1_|glsa_|lin_api_|hvs\.|whsec_|AGE-SECRET-KEY-1)[A-Za-z0-9_-]{20,}"
     ),
-    "Bearer Token": re.compile(r"\b[Bb]earer[ \t]{1,4}(?P<value>[A-Za-z0-9._~+/=-]{16,2000})"),
+    "Bearer Token": re.compile(r"\b[Bb]earer[ \t]{1,4}(?P<value>[A-Za-z0-9._~+/=-]{16,})"),
+    "Authorization Header": re.compile(
+        r"(?i:authorization)[^0-9A-Za-z\n]{0,40}[:=][^0-9A-Za-z\n]{0,40}(?i:basic|bearer|token|digest|apikey)[ \t]{1,4}"
+        r"(?P<value>(?=[^\s]{0,199}[0-9=])[^\s\"'`\\,;&<]{6,})"
+    ),
+    # A user may be left out, and a secret may hold an @: it ends at the last one before the path.
+    "Basic Auth Credentials": re.compile(r"://[^\s/?#\"'<>:]{0,200}:(?P<value>[^\s/?#\"'<>]{1,1000})@"),
 }
-# A command's option and its value. Prose goes on behind the name of an option as well, so a bare value has to hold more than
-# letters and punctuation, and stands for no variable, placeholder or path.
-_OPTION = re.compile(
-    rf"(?<![\w-])--[\w-]{{0,32}}?{_WORD}(?:[_-]key)?[ \t]{{1,40}}"
-    rf"(?:{_QUOTED}|(?P<value>(?=[^\s\"']{{0,199}}[0-9@#$%^&*+=])[^\s\"'`$<({{\[/~.-][^\s\"']{{5,199}}))",
-    re.I,
-)
-_KEYWORD = r"(?i:passw(?:or)?[dt]|passphrase|passcode|kennwort|pwd|api[_-]?key|access[_-]?key|secret|token)"
 _HINTS = {
-    "Private Key": "-----BEGIN ",
+    "Private Key": "-----BEGIN |PuTTY-User-Key-File-",
     "JSON Web Token": "eyJ",
     "GitHub Token": "gh[pousr]_|github_pat_",
     "GitLab Token": "gl(?:pat|dt|rt|ptt|ft|oas|soat|cbt|imt|agent)-|GR1348941",
     "NPM Token": "npm_",
     "OpenAI Token": "sk-",
     "Teamlore Token": "tlk_",
-    "Secret Keyword": rf"{_KEYWORD}[^\s\"':=]*[\"']?[ \t]*[:=]|--\S*{_KEYWORD}(?i:[_-]key)?[ \t]",
+    "Secret Keyword": HINT,
+    "Google Token": r"AIza|ya29\.|GOCSPX-",
+    "Service Token": r"hf_|dckr_pat_|shpat_|dop_v1_|glsa_|lin_api_|hvs\.|whsec_|AGE-SECRET-KEY-1",
+    "Authorization Header": r"(?i:authorization)[^0-9A-Za-z]*[:=]",
     "Bearer Token": "earer",
     "Artifactory Credentials": r"A(?:KC|P.)[a-zA-Z0-9]{8}",
     "AWS Access Key": "(?i:a3t|abia|acca|akia|asia|aws)",
@@ -95,7 +83,6 @@ are ASCII to RE2, Unicode to `re`), and no counted repeat of theirs can be under
 # What would end a quoted value too early, as many characters of it.
 _FLAT = str.maketrans('"\\\n\r', "'   ")
 _MARK = re.compile(r"\[redacted: (?P<kind>[A-Za-z ]{1,40})\]")
-_AMOUNT = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 NEVER_FORWARDED = frozenset({"api_key", "password", "token", "secret"})
 
 
@@ -129,6 +116,8 @@ class Shape:
             for match in pattern.finditer(text):
                 part: str | int = match.lastgroup or int(self.kind == "Basic Auth Credentials")
                 start, stop = match.span(part)
+                if self.kind == "Secret Keyword" and is_count(text[match.start() : start], text[start:stop]):
+                    continue
                 mark = _MARK.match(text, start)
                 if mark is None or mark.end() < stop:  # else the secret was taken out before
                     yield Span(start, stop, self.kind)
@@ -139,7 +128,7 @@ def shapes() -> tuple[Shape, ...]:
     """Every kind that is looked for."""
     detectors: dict[str, Any] = get_mapping_from_secret_type_to_class()
     patterns = {kind: [pattern] for kind, pattern in _OWN.items()}
-    patterns["Secret Keyword"].append(_OPTION)
+    patterns["Secret Keyword"] = list(NAMED)
     for kind, detector in detectors.items():
         if detector.__name__ in _DETECTORS:
             patterns.setdefault(kind, []).extend(re.compile(pattern) for pattern in detector.denylist)
@@ -208,8 +197,6 @@ class Barrier:
             if span.stop > at
         }
         by_key = {span.kind for span in together.difference(spans)}
-        if "tokens" in key.lower() and _AMOUNT.fullmatch(value):
-            by_key.discard("Secret Keyword")  # it counts them
         return settle(value, [*(Span(0, len(value), kind) for kind in sorted(by_key)), *spans], self.action)
 
 

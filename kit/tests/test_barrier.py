@@ -50,7 +50,12 @@ def test_all_of_a_secret_goes_whatever_a_comment_says(secret: str) -> None:
         (
             "apikey_", "token=", 'token="', "token='\\", "secret:\u201c", "secret:\u201e ", 'token="a\\"', "sk-", "eyJ-", "://a:",
             "AKIA", "xoxb-1-", "-----BEGIN ", "a.b.", "-us1", "token" + " " * 40, "token:" + " " * 40, "token =>", "--", " --",
-            " --a", " --token ", " --password a", " --" + "pwd" * 10,
+            " --a", " --token ", " --password a", " --" + "pwd" * 10, "token:'''a", 'token:\\"a', "token|a1", "token\u2192a1-",
+            "token->1", "<token>a", "token:|\n a", "token:|\n \n a\n", "token:&quot;a", "token<b>", "token (", "token\n",
+            "token,value",
+            "://a:", "://:a@", "://@", "password**", "token:``a", "authorization:basic ", "ya29.", "token:\n", "api key: a1",
+            "token_",
+            "private_", "tokenkeys", "token: Optional[", "PuTTY-User-Key-File-", "token%22", "password:" + "\\" * 8,
         )
     ),
     st.text(max_size=3),
@@ -101,7 +106,8 @@ def test_a_value_that_its_key_makes_a_secret_goes_whole(key: str, value: str) ->
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("total_tokens", "152340"), (KEY, "hunter2hunter2"),
+    [("total_tokens", "152340"), ("token_count", "12345678"), ("tokenLimit", "128000"), ("token-count", "12345678"),
+     ("tokenizer", "cl100k_base"), ("secretary", "Mrs-Johnson"), ("token_ttl", "900seconds"), (KEY, "hunter2hunter2"),
      ("max-Tokens", "1234.5"), ("source", "hunter2hunter2"), ("password_set", "yes"),
      ("topic", "password"), ("note", "the keyboard is the secret")],
 )  # fmt: skip
@@ -120,7 +126,16 @@ def test_a_secret_in_a_value_goes_alone_and_one_among_tokens_goes() -> None:
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 OF_KIND = {
-    "Private Key": ("-----BEGIN PRIVATE KEY-----\nMIIabc", "-----BEGIN RSA PRIVATE KEY-----x-----END RSA PRIVATE KEY-----"),
+    "Private Key": ("-----BEGIN PRIVATE KEY-----\nMIIabc", "-----BEGIN RSA PRIVATE KEY-----x-----END RSA PRIVATE KEY-----",
+                    "-----BEGIN PGP PRIVATE KEY BLOCK-----\nlQOY\n-----END PGP PRIVATE KEY BLOCK-----",
+                    "PuTTY-User-Key-File-3: ssh-rsa\nPrivate-Lines: 8\nAAAA\nPrivate-MAC: a1b2"),
+    "Google Token": ("AIza" + "Sy_-9" * 7, "ya29." + "a0Af_" * 5, "GOCSPX-" + "aB3_" * 7),
+    "Service Token": tuple(
+        one + "aB3" * 8
+        for one in ("hf_", "dckr_pat_", "shpat_", "dop_v1_", "glsa_", "lin_api_", "hvs.", "whsec_", "AGE-SECRET-KEY-1")
+    ),
+    "Authorization Header": ("Authorization: Basic YWRtaW46aHVudGVyMg==", '{"authorization": "token abc123def"}',
+                             "-H 'Proxy-Authorization: Bearer hunter2hunter'", "AUTHORIZATION = Digest a1b2c3d4"),
     "JSON Web Token": ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dozjgNryP4J3",),
     "GitHub Token": ("ghp_" + "a1B2" * 9, "gho_" + "a" * 20, "ghu_" + "b" * 36, "ghs_" + "c" * 36, "ghr_" + "d" * 36,
                      "github_pat_" + "e_" * 20),
@@ -143,6 +158,20 @@ OF_KIND = {
                        "token := hunter22", "password" + " " * 40 + "=>" + "\t" * 40 + "hunter22", ":secret=>'a b c d'",
                        "mysql --password hunter22", "--DB-Password 'my dog has'", "x --api-key\tabc123", "--secret-key a@bcdef",
                        "--SECRET-KEY A@BCDEF",
+                       "**Password:** hunter22", "**password**: hunter22", "`DB_PASSWORD`: hunter22", "- `api_key`: `abcdef1`",
+                       "| password | hunter22x |", "token \u2192 hunter22x,", "token -> hunter22x,", "- password - hunter22x,",
+                       "secret \u2014 hunter22x,", "password\thunter22x,", "password:\n  hunter22x,",
+                       "<td>token</td>\n<td>hunter22x</td>",
+                       "<password>hunter22</password>", "password&quot;: &quot;hunter22&quot;", "password&#58; hunter22",
+                       "password%3Dhunter22", '{\\"password\\": \\"hunter 22\\"}',
+                       '{\\\\\\"api_key\\\\\\":\\\\\\"hunter 22\\\\\\"}',
+                       "\\u0022token\\u0022\\u003d\\u0022hunter22\\u0022", 'password="""a b c d"""', "password: ''hunter 22''",
+                       "password: |\n  hunter22\n", "password: |\n  hunter 22\n\n  and more\n",
+                       "- name: DB_PASSWORD\n  value: hunter22",
+                       '{"name": "TOKEN", "value": "hunter22"}', "passphrase is: hunter22", "password (prod): hunter22",
+                       "os.environ['TOKEN'] = 'hunter22'", 'password: str = "hunter22"', 'if token == "hunter22"',
+                       "API key: hunter22x,", "private key = hunter22x,", "signing_key=hunter22", "private_key: hunter22",
+                       "encryption-key: hunter22", "DB_PASS=hunter22", "?token=hunter22&x=1",
                        "--gr\u00f6\u00dfe-to\u212aen abc123",
                        "pass\u00adword: hun\u200bter22",
                        "api_key=\u2018a b c d\u2019", "passphrase: \u201emein Hund hat\u201c", "token: \xabmon chien a\xbb"),
@@ -151,7 +180,8 @@ OF_KIND = {
     "AWS Access Key": ("AKIAIOSFODNN7EXAMPL2", "A3TXIOSFODNN7EXAMPL2", "ABIA" + "Z" * 16, "ACCA" + "Y" * 16, "ASIA" + "X" * 16,
                        "Aws_Secret_Key = '" + "aB3/" * 10 + "'", "aW\u017f pass \"" + "aB3/" * 10 + '"'),
     "Azure Storage Account access key": ("AccountKey=" + "aB3/" * 22,),
-    "Basic Auth Credentials": ("https://bob:hunter2@example.com", "ftp://a:b@c"),
+    "Basic Auth Credentials": ("https://bob:hunter2@example.com", "ftp://a:b@c", "redis://:hunter22@cache:6379/0",
+                               "postgres://app:p@ssw0rd@db/x", "smtp://bob@corp.example:hunter22@mail"),
     "Discord Bot Token": ("MTk4NjIyNDgzNDcxOTI1MjQ4.Cl2FMQ." + "aB3_" * 6 + "xyz",),
     "Mailchimp Access Key": ("a1b2" * 8 + "-us12",),
     "PyPI Token": ("pypi-AgEIcHlwaS5vcmc" + "a1" * 40, "pypi-AgENdGVzdC5weXBpLm9yZw" + "b2" * 40),
@@ -255,6 +285,106 @@ def test_a_folder_is_no_password(text: str) -> None:
 )  # fmt: skip
 def test_prose_and_commands_that_tell_no_secret_stay(text: str) -> None:
     assert Barrier("redact").check(text) == (text, ())
+
+
+NAMES = st.sampled_from(
+    ("password", "DB_PASSWORD", "api_key", "client-secret", "authToken", "signing_key", "private_key", "ENCRYPTION-KEY",
+     "aws_secret_access_key", "passphrase", "Kennwort", "secretKey", "tokens", "token_2", "APIKEY")
+)  # fmt: skip
+NAMED_AS = st.sampled_from(
+    ("{}", "**{}**", "__{}__", "*{}*", "_{}_", "***{}***", "~~{}~~", "`{}`", "**`{}`**", '"{}"', "'{}'", '\\"{}\\"',
+     '\\\\\\"{}\\\\\\"', "&quot;{}&quot;", "&#34;{}&#34;", "%22{}%22", "\\u0022{}\\u0022", "<b>{}</b>", "<code>{}</code>",
+     "- {}", "| {}", "- **{}**", "?{}", "--{}", "${}", "env['{}']", "[{}]", "\u201c{}\u201d", "{} (prod)", "{} is")
+)  # fmt: skip
+FOLLOWED_BY = st.sampled_from(
+    (": ", ":", "=", " = ", " => ", " := ", " == ", ":** ", ":__ ", ":*\t", ":</b> ", "\uff1a", ":\u00a0", "&#58; ", "%3D",
+     "\\u003a", ": str = ", " | ", " || ", " -> ", "->", " => ", " \u2192 ", " \u2014 ", " - ", "\t", ":\n  ", ":\r\n- ",
+     "\n  value: ",
+     ', "value": ', "</td><td>")
+)  # fmt: skip
+QUOTED_AS = st.sampled_from(
+    ("{}", '"{}"', "'{}'", "`{}`", "**{}**", "__{}__", "*{}*", "**`{}`**", '\\"{}\\"', '\\\\\\"{}\\\\\\"', "&quot;{}&quot;",
+    "%22{}%22",
+     "\\u0022{}\\u0022", '"""{}"""', "\'\'\'{}\'\'\'", "```{}```", '""{}""', "\'\'{}\'\'", "``{}``", "\u201c{}\u201d",
+     "\xab{}\xbb",
+     "<code>{}</code>", "<b>{}</b>", "{} |", "{}, and", "{}.")
+)  # fmt: skip
+# A secret of one word: what ends a bare one stands around it, and two words are one secret only in quotes.
+ONE_WORD = st.from_regex(r"[A-Za-z][A-Za-z0-9+/_@$%^-]{4,60}[0-9][A-Za-z0-9]{2}", fullmatch=True)
+
+
+@given(NAMES, NAMED_AS, FOLLOWED_BY, QUOTED_AS, ONE_WORD, st.sampled_from(("", "\n", " and so on", "\nuser: bob")))
+def test_no_form_of_a_name_and_its_value_leaves_anything_of_it(
+    name: str, named: str, separator: str, quoted: str, value: str, after: str
+) -> None:
+    weak = separator.strip(" \t") in ("|", "||", "->", "\u2192", "\u2014", "-", "", "</td><td>") or ":\n" in separator
+    if weak and named == "{} is":
+        named = "{}"
+    if (weak or ":\r\n" in separator) and after == " and so on" and "," not in quoted and "." not in quoted:
+        after = ""  # there it would be prose
+    text = f"We set {named.format(name)}{separator}{quoted.format(value)}{after}"
+    barrier = Barrier("redact")
+    passed = barrier.check(text)
+    assert value not in passed.text and value[:6] not in passed.text and value[-6:] not in passed.text, passed.text
+    assert Barrier("reject").check(text) == (text, passed.found) and passed.found
+    assert barrier.check(passed.text) == (passed.text, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("<password>correct horse</password> <b>x</b>", "<password>{}</password> <b>x</b>"),
+        ('<entry key="password">correct horse</entry>', '<entry key="password">{}</entry>'),
+        ("<token type='a'>\n  <![CDATA[correct horse]]>\n</token>", None),
+        ("password: |\n  correct horse\n  battery\nuser: bob", "password: |\n  {}\nuser: bob"),
+        ("  password: >-\n    correct horse\n\n    battery\n  user: bob", "  password: >-\n    {}\n  user: bob"),
+        ('{\\"password\\": \\"correct horse\\", \\"user\\": 1}', '{\\"password\\": \\"{}\\", \\"user\\": 1}'),
+        ('password = """correct\nhorse"""; x', 'password = """{}"""; x'),
+        ("**Password:** **correct horse** and", "**Password:** **{}** and"),
+        ("password&quot;: &quot;correct horse&quot;, &quot;b", "password&quot;: &quot;{}&quot;, &quot;b"),
+        ("password: " + "a1" * 2000 + " end", "password: {} end"),
+        ("password: hun'ter2\"hunter end", "password: {} end"),
+        ("| password | hunter2hunter | of Bob |", "| password | {} | of Bob |"),
+    ],
+)  # fmt: skip
+def test_of_what_stands_around_a_secret_all_stays(text: str, kept: str | None) -> None:
+    passed = Barrier("redact").check(text)
+    if kept is None:
+        assert "horse" not in passed.text and "</token>" in passed.text
+    else:
+        assert passed.text == kept.replace("{}", "[redacted: Secret Keyword]")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgres://app:{}@db/x", "redis://:{}@cache:6379/0", "smtp://bob@corp.example:{}@mail.example:25", "a <https://u:{}@h>"],
+)
+@pytest.mark.parametrize("secret", ["hunter2", "p@ssw0rd", "a@b@c:d!$&'()*+,;=", "@@"])
+def test_a_secret_of_an_address_goes_up_to_the_last_at(url: str, secret: str) -> None:
+    if "'" in secret:
+        secret = secret.replace("'", "%27")
+    assert Barrier("redact").check(url.format(secret)).text == url.format("[redacted: Basic Auth Credentials]")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["The password: ask Bob.", "Password rotation is every 90 days.", "token: see vault", "tokenizer: cl100k_base",
+     "secretary: Mrs-Johnson", "The passwordless: WebAuthn/passkeys", "PASSWORDLESS=enabled", "tokenization = subword-based",
+     "The secretariat: third-floor", "token_count: 12345678", "| total_tokens | 152,340 |", "token_ttl: 900seconds",
+     "max_tokens=128000", "tokenLimit = 200000, then", "token_count: 123", "| Name | Token | Comment |\n|---|---|---|",
+     "| password | required | yes |", "`token` -> `session_token`", "token -> session",
+     "We store the password - hashed with salt.",
+     "password \u2014 12-character minimum", "**Password** resets go by mail.", "The **token** expires; the `secret` stays.",
+     "The token is refreshed hourly.", "primary_key: customer_id", "foreign-key: orders.customer", "public_key: pinned-in-repo",
+     "cache_key = user:profile", "keyboard: qwertz-layout", "<token>", "List<Token> tokens", "password > 12 characters",
+     "Authorization: handled by the gateway", "Basic authentication is off.", "Authorization: Basic authentication",
+     "http://localhost:8080/a@b", "ssh://git@host:22/x", "mail bob@x.example about http://host:80 @noon",
+     "API key: rotated every month", "The private key: kept in the vault.", "The secret:\nnobody knows it.",
+     "token count: 12345678", "A bypass: overtaking-lane", "token, secret, password", "the secret = \"\"",
+     "password: ''; user: ''"],
+)  # fmt: skip
+def test_what_only_talks_of_secrets_stays(text: str) -> None:
+    assert Barrier("reject").check(text) == (text, ())
 
 
 @given(st.lists(PIECES, max_size=6).map("".join), st.sampled_from(("note", "source of it", "DB_PASSWORD", "aws")))

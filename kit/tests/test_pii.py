@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from kit.pii import _D, PersonalData, _loaded, _spans
 
 FOUND = {
-    "EMAIL": ("ola.nordmann@example.com", "o'hara+x@mail.example.co.uk", "bob@b\u00fccher.example.de"),
+    "EMAIL": ("ola.nordmann@example.com", "o'hara+x@mail.example.co.uk", "bob@b\u00fccher.example.de",
+              "bob@intern.corp", "alice@host.local", "ola@mail.intra.acme", "a.b@ad.firma.lan", "bob@x.xn--80ak6aa92e"),
     "PHONE": ("+47 22 12 34 56", "+14155552671", "(650) 253-0000", "020 7946 0958", "030 901820", "030/1234", "169 0"),
     "CREDIT CARD": ("4111 1111 1111 1111", "5555555555554444"),
     "IBAN": ("DE89370400440532013000", "GB82 WEST 1234 5698 7654 32"),
@@ -27,7 +28,9 @@ NOT_FOUND = (
     "4111 1111 1111 1112", "DE89370400440532013001", "12345678A", "131052-308U", "8001015009088", "1700000000", "6502530000",
     "1700000000000", "127.0.0.1:5432", "0.0.0.0", "::1", "3.11.7", "2024-01-15T10:30:00", "ports 5432 5433 5434",
     "R\u017fSMRA85T10A562S",
-    "@app.route", "git@github", "user@host", "std::vector", "0190a5b2-7c1e-7d3a-9f4b-2a6c8e0d1f35", "SQS took 1,234,567,890",
+    "@app.route", "git@github", "user@host", "getty@tty1.service", "logo@2x.png", "lib@1.2.rc", "lib@3.11.70",
+    "wg-quick@wg0.timer", "bob@.corp",
+    "std::vector", "0190a5b2-7c1e-7d3a-9f4b-2a6c8e0d1f35", "SQS took 1,234,567,890",
 )  # fmt: skip
 
 

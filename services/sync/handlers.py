@@ -76,6 +76,7 @@ class SyncHandlers(sync_pb2_grpc.SyncServiceServicer):
         # Ids are buried under the bank's name also where nobody has made it yet.
         if self._pusher.is_secret(bank) and await self._store.policy(bank) is None:
             raise field_invalid("bank", UNFIT_NAME)
+        await self._pusher.require_fit_ids(bank, ids)
         if not request.erase:
             return sync_pb2.ForgetResponse(deleted_count=await self._store.forget(bank, ids))
         done = await self._store.erase(bank, ids, caller().principal, uuid.uuid4().hex)

@@ -23,6 +23,7 @@ FORGOTTEN = "the id was forgotten in this bank; save it under a new id"
 UNREADABLE = "the stored memory of this id cannot be opened; tell the people who run the server"
 METADATA_DIFFERS = "text unchanged; metadata updates are not accepted by push"
 UNFIT_NAME = "looks like a secret; no bank is made under such a name"
+UNFIT_ID = "one looks like a secret, and is no memory's of this bank; what is forgotten is kept for ever"
 TWICE = "the id stands twice in this push, with another text"
 ROUNDS = 3
 """So often a push looks at drafts whose near-duplicate was gone when it came to answer; then it stores them unasked."""
@@ -194,6 +195,21 @@ class Pusher:
     def is_secret(self, bank: str) -> bool:
         """Whether the id of a bank that is to be made looks like a secret: it is kept for ever, and many see it."""
         return bool(self._barriers[self._terms.barrier].spans(bank))
+
+    async def require_fit_ids(self, bank: str, ids: Sequence[str]) -> None:
+        """Raises Refusal for an id to be buried that push would refuse and the bank does not know.
+
+        What is known may have been pushed while the barrier was off. Which bank else knows it is not told.
+        """
+        suspect = [memory_id for memory_id in ids if self._barriers["redact"].spans(memory_id)]
+        if not suspect:
+            return
+        policy, _ = await self._store.ground(bank, ())
+        if ((policy.barrier if policy else "") or self._terms.barrier) == "off":
+            return
+        known = await self._store.lookup(bank, suspect)
+        if any(memory_id not in known or known[memory_id].bank != bank for memory_id in suspect):
+            raise field_invalid("memory_ids", UNFIT_ID)
 
     async def _require_quota(self, author: str) -> None:
         if not self._terms.records_per_day:

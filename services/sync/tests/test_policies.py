@@ -9,9 +9,15 @@ import pytest
 from google.protobuf.struct_pb2 import Value
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from teamlore.sync.v1 import sync_pb2
 
+from kit import audit
+from kit.access import Caller, Grant
 from kit.database import Database
+from kit.errors import Refusal
+from kit.identity import set_caller
 from kit.sealing import KeyStore
+from services.sync.handlers import SyncHandlers
 from services.sync.pushing import METADATA_DIFFERS, TAKEN, Answer
 from services.sync.store import QUERIES
 from services.sync.tests.test_pushing import BANK, Bench, record
@@ -105,3 +111,33 @@ async def test_a_text_that_tells_of_no_personal_data_taken_out_loads_no_search_f
     await under(bench, ("off", "off"))
     answers = await bench.push(record("aaaaaaaa", f"The key is {OTHER_KEY}"))
     assert answers == [Answer("aaaaaaaa", "unchanged")]
+
+
+@pytest.mark.parametrize("erase", [False, True])
+async def test_an_id_that_looks_like_a_secret_is_buried_only_where_it_is_known(bench: Bench, erase: bool) -> None:
+    handlers, elsewhere = SyncHandlers(bench.store, bench.keys, bench.pusher), "project:other-1a2b3c4d"
+    set_caller(Caller("user:bob", "person", "t", (Grant("project:*", frozenset({"write", "forget"})),)))
+
+    async def forget(bank: str, *ids: str) -> int:
+        with audit.calling(audit.CallContext("memory.forget", "user:bob", "t")):
+            answer = await handlers.Forget(sync_pb2.ForgetRequest(bank=bank, memory_ids=ids, erase=erase), None)
+        return answer.deleted_count
+
+    try:
+        await under(bench, ("off", "off"))
+        await under(bench, ("off", "off"), elsewhere)
+        assert (await bench.push(record(KEY)))[0].status == "stored"
+        assert (await bench.push(record(OTHER_KEY), bank=elsewhere))[0].status == "stored"
+        for action in ("redact", "reject"):
+            await under(bench, (action, "off"))
+            for unknown in (OTHER_KEY, "AKIA" + "IOSFODNN7EXAMPL4"):
+                with pytest.raises(Refusal) as caught:
+                    await forget(BANK, "aaaaaaaa", KEY, unknown)
+                assert (caught.value.reason, caught.value.violations[0].field) == ("FIELD_INVALID", "memory_ids")
+                assert "AKIA" not in str(caught.value)
+        assert await bench.superuser("select count(*) from memory.tombstones") == 0
+        assert await forget(BANK, "aaaaaaaa", KEY) == 1 and await forget(BANK, KEY) == 0
+        await under(bench, ("off", "off"))
+        assert await forget(BANK, OTHER_KEY) == 0
+    finally:
+        set_caller(None)
