@@ -60,6 +60,28 @@ def test_shares_by_the_rule(bob: Laptop, team: FakeTeam) -> None:
     assert both.id not in team.rows
 
 
+SPELT = ["{T}", "{U}", " {}", "{}\t", "#{}", "# {T}", "\uff03{}", "{W}", "\u200b{}\ufeff", "queue,{T}", "[{}]", "{S}", "{D}"]
+
+
+def spelt(form: str, word: str) -> str:
+    wide = "".join(chr(ord(each) + 0xFEE0) for each in word.title())
+    broken, dotted = f"{word[:3]}\u00ad{word[3:]}", word.upper().replace("I", "\u0130")
+    return form.format(word, T=word.title(), U=word.upper(), W=wide, S=broken, D=dotted)
+
+
+@pytest.mark.parametrize("form", SPELT)
+def test_a_tag_holds_back_however_it_is_spelt(bob: Laptop, team: FakeTeam, form: str) -> None:
+    tags = {word: spelt(form, word) for word in ("private", "captured")}
+    for word, tag in tags.items():
+        save(bob, word, tags=("queue", tag))
+    plain = save(bob, "plain", tags=("privately", "not private", "capture", ""))
+    run(bob, team)
+    assert set(team.rows) == {plain.id}
+    assert {each.tags for each in bob.store.list(BANK, 10)} >= {("queue", tag) for tag in tags.values()}
+    run(bob, team, replace(MEMBER, share_captured=True))
+    assert {memory.text for _, memory in team.rows.values()} == {"plain", "captured"}
+
+
 def test_every_answer_is_recorded_and_a_bad_record_blocks_nothing(bob: Laptop, team: FakeTeam) -> None:
     made = [save(bob, f"m{number}", number) for number in range(4)]
     team.write(memory("as m1 says", id="original-1"))
