@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from teamlore.auth.v1 import access_pb2, access_pb2_grpc
 from teamlore.feed.v1 import feed_pb2
 from teamlore.sync.v1 import sync_pb2
 
@@ -148,7 +149,7 @@ def test_what_alice_saves_bob_recalls_offline_with_her_name(team: Team) -> None:
 def test_join_sends_and_stores_nothing_before_it_is_confirmed(team: Team) -> None:
     for number in range(5):
         team.alice.run("memory", "add", f"Decision number {number} about {uuid.uuid4().hex}")
-    said = team.alice.run("team", "join", "--server", team.server, "--token", team.tokens["alice"], code=1)
+    said = team.alice.run("team", "join", "--server", team.server, "--token", team.tokens["alice"], code=3)
     assert "5 memories would be sent" in said and said.count("Decision number") == 3
     assert not team.alice.team_file().exists() and digest(team)[1] == 0
     assert "not shared" in team.alice.run("team", "sync", code=1)
@@ -403,6 +404,29 @@ def test_a_token_without_forget_changes_nothing_and_a_reader_still_pulls(team: T
     error = team.bob.json("team", "sync", code=4)["error"]
     assert (error["reason"], error["permission"]) == ("PERMISSION_DENIED", "write")
     assert len(team.bob.json("memory", "list")["memories"]) == 3
+
+
+def test_an_archived_project_takes_nothing_and_what_is_erased_there_leaves_every_laptop(team: Team) -> None:
+    team.alice.run("memory", "add", "The salaries are in the Zanzibarquartz folder.")
+    team.join()
+    [memory] = team.bob.json("memory", "list")["memories"]
+    team.bob.run("memory", "add", "A note of Bob's that waits.")
+
+    async def archive() -> None:
+        async with team.stack.channel("auth") as channel:
+            await access_pb2_grpc.AccessServiceStub(channel).ArchiveBank(
+                access_pb2.ArchiveBankRequest(bank=team.bank), metadata=team.stack.credential(team.stack.admin)
+            )
+
+    asyncio.run(archive())
+    team.alice.run("memory", "forget", memory["id"], "--team", "--yes")
+    said = team.bob.run("team", "sync", code=4)
+    assert "what waits here was not pushed" in said and "(BANK_ARCHIVED)" in said
+    assert team.bob.traces("Zanzibarquartz") == []
+    assert team.bob.json("team", "status")["pending_push"] == 1
+    told = team.bob.json("team", "sync", "--from-start", code=4)
+    assert (told["error"]["reason"], told["sync"]["push_refused"]) == ("BANK_ARCHIVED", "BANK_ARCHIVED")
+    assert told["sync"]["verified"] and told["sync"]["pushed"]["stored"] == 0
 
 
 def test_a_held_project_is_left_as_it_is(team: Team) -> None:

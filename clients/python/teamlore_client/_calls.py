@@ -117,7 +117,7 @@ def _failure(error: grpc.RpcError) -> tuple[TeamloreError, float | None]:
     said = str(error.details() or "") if isinstance(error, grpc.Call) else str(error)
     reason, metadata, field, wait = _details(error)
     if code in _AWAY:
-        return ServerUnreachable(said or f"no answer within {DEADLINE_SECONDS:.0f} s"), wait
+        return ServerUnreachable(said or f"no answer within {DEADLINE_SECONDS:.0f} s", reason), wait
     refused = Refused(reason or code.name, said or code.name, field, metadata.get("permission", ""))
     refused.undone = bool(reason)  # the services' own word; what a proxy or a bug says proves nothing
     return refused, wait

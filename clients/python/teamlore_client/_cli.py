@@ -1,8 +1,9 @@
 """What all commands share: options, the project they act on, and one exit code for each kind of failure."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from teamlore_client._show import Output
 from teamlore_client._sqlite import ReadTooLong, StoreTooNew, StoreUnreadable
 from teamlore_client._store import EmbedderMismatch, IdTaken
 
-__all__ = ["Exit", "Here", "Json", "Project", "Stop", "here", "refusal"]
+__all__ = ["Exit", "Here", "Json", "Project", "Stop", "agreed", "here", "refusal"]
 
 if TYPE_CHECKING:
     from teamlore_client._rpc import TeamClient
@@ -81,12 +82,13 @@ def here(project: Path, as_json: bool) -> Iterator[Here]:
         out.fail("unknown_id" if isinstance(error, UnknownId) else "ambiguous_id", str(error))
         raise typer.Exit(Exit.FAILED) from None
     except ServerUnreachable as error:
-        out.fail("server_unreachable", f"the team's server cannot be reached: {error}")
+        cannot = "serve this now" if error.reason else "be reached"
+        said = f"the team's server cannot {cannot}: {error}"
+        _fail(out, error, "server_unreachable", said, reason=error.reason)
         raise typer.Exit(Exit.OFFLINE) from None
     except Refused as error:
-        out.fail(
-            "refused", refusal(error), reason=error.reason, field=error.field, permission=error.permission
-        )
+        more = {"reason": error.reason, "field": error.field, "permission": error.permission}
+        _fail(out, error, "refused", refusal(error), **more)
         raise typer.Exit(Exit.REFUSED) from None
     except apsw.Error as error:  # a full disk, a file that another process holds: SQLite's words name no file
         out.fail("store_failed", f"{error}, in the files of {data_dir()} and {state_dir()}")
@@ -104,8 +106,34 @@ def here(project: Path, as_json: bool) -> Iterator[Here]:
     ) as error:
         if isinstance(error, BrokenPipeError):  # whoever read the output has seen enough
             raise
-        out.fail(_snake(type(error).__name__), str(error))
+        _fail(out, error, _snake(type(error).__name__), str(error))
         raise typer.Exit(Exit.FAILED) from None
+
+
+def agreed(out: Output, question: str) -> bool | None:
+    """Ask on the terminal; None where there is none, or its input ended without an answer."""
+    if out.as_json or not sys.stdin.isatty():
+        return None
+    try:
+        return typer.confirm(question, err=True)
+    except typer.Abort as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # which ends every command alike
+            raise KeyboardInterrupt from None
+        return None
+
+
+def _fail(out: Output, error: Exception, kind: str, message: str, **more: str) -> None:
+    """Say what went wrong; after what a sync has done all the same."""
+    done = error.synced if isinstance(error, TeamloreError) else None
+    if done is None:
+        out.fail(kind, message, **more)
+        return
+    from teamlore_client._show_sync import failed_lines  # loads the network
+
+    out.lines(failed_lines(done))
+    if done.push_refused:
+        message = f"what waits here was not pushed: {message}; all else was done"
+    out.fail(kind, message, {"sync": asdict(done)}, **more)
 
 
 def _snake(name: str) -> str:

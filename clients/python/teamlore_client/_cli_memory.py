@@ -1,7 +1,6 @@
 """`teamlore memory`: save, list, recall and forget. All but `forget --team` works without a network."""
 
 import re
-import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from teamlore_client import _sources
-from teamlore_client._cli import Exit, Here, Json, Project, Stop, here
+from teamlore_client._cli import Exit, Here, Json, Project, Stop, agreed, here
 from teamlore_client._errors import Refused, ServerUnreachable
 from teamlore_client._lock import BankLock
 from teamlore_client._memory import CLAIM, Citation, FieldInvalid, Memory, check, new_id, scope_of, visible
@@ -205,11 +204,12 @@ def _agreed(at: Here, memory: Memory, held: str, yes: bool) -> None:
     at.out.note(said)
     if yes:
         return
-    if at.out.as_json or not sys.stdin.isatty():
-        raise Stop(Exit.DECIDE, "scope_needed", f"{said}. Nothing was changed; say --yes to agree")
     least = "at least " if doomed.perhaps_more else ""
-    if not typer.confirm(f"Erase {least}{1 + doomed.others} for everyone?", err=True):
-        raise Stop(Exit.FAILED, "not_confirmed", "nothing was changed")
+    answer = agreed(at.out, f"Erase {least}{1 + doomed.others} for everyone?")
+    if answer is None:
+        raise Stop(Exit.DECIDE, "scope_needed", f"{said}. Nothing was changed; say --yes to agree")
+    if not answer:
+        raise Stop(Exit.DECIDE, "not_confirmed", "nothing was changed")
 
 
 def _others(doomed: "Doomed") -> str:

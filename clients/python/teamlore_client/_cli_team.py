@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from teamlore_client._address import Address, parse_address
-from teamlore_client._cli import Exit, Here, Json, Project, Stop, here, refusal
+from teamlore_client._cli import Exit, Here, Json, Project, Stop, agreed, here, refusal
 from teamlore_client._errors import Refused, ServerUnreachable, TeamloreError
 from teamlore_client._membership import TOKEN_VARIABLE, Membership
 from teamlore_client._memory import FieldInvalid, Memory
@@ -98,6 +98,11 @@ def join(
                 raise
             if before is not None and before.key_id and (key is not None or given.keep):
                 _revoke(before.url, credential, before.key_id)
+            lines = [f"joined {at.bank} as {who.principal} ({', '.join(who.permissions)})"]
+            if key is not None:
+                until = f" until {minute(key.expires_at)}" if key.expires_at else ""
+                lines.append(f"agents here use the personal key {key.token_id}{until}; join again to renew it")
+            at.out.lines(lines)  # this stands, whatever becomes of the first sync
             with at.out.busy("first sync"):
                 done = sync(at.laptop, client, membership)
         value = {
@@ -110,11 +115,7 @@ def join(
             "previewed": len(waiting),
             "sync": asdict(done),
         }
-        lines = [f"joined {at.bank} as {who.principal} ({', '.join(who.permissions)})"]
-        if key is not None:
-            until = f" until {minute(key.expires_at)}" if key.expires_at else ""
-            lines.append(f"agents here use the personal key {key.token_id}{until}; join again to renew it")
-        at.out.answer(value, [*lines, *synced_lines(done)])
+        at.out.answer(value, synced_lines(done))
 
 
 @app.command()
@@ -251,7 +252,7 @@ def _given_token(at: Here, address: Address, option: str) -> _Given:
     if option:
         return _Given(option, keep=True, lies_in="--token")
     if given := os.environ.get(TOKEN_VARIABLE, "").strip():
-        return _Given(given, keep=False, lies_in=TOKEN_VARIABLE)
+        return _Given(given, keep=True, lies_in=TOKEN_VARIABLE)
     session = held(place_of(address))
     if kept := _kept_there(at, address):
         joined = at.laptop.memberships.get(at.bank)
@@ -341,12 +342,10 @@ def _confirm(at: Here, principal: str, waiting: list[Memory]) -> None:
     at.out.note(f"{at.bank} as {principal}: {len(waiting)} memories would be sent")
     for memory in waiting[:3]:
         at.out.note(line(memory).plain)
-    if not sys.stdin.isatty():
-        raise Stop(
-            Exit.FAILED, "not_confirmed", "nothing was stored or sent; confirm on a terminal or with --yes"
-        )
-    if not typer.confirm("Share them with the team?", err=True):
-        raise Stop(Exit.FAILED, "not_confirmed", "nothing was stored or sent")
+    answer = agreed(at.out, "Share them with the team?")
+    if not answer:
+        how = "; confirm on a terminal or with --yes" if answer is None else ""
+        raise Stop(Exit.DECIDE, "not_confirmed", f"nothing was stored or sent{how}")
 
 
 def _waiting(at: Here, membership: Membership) -> int:

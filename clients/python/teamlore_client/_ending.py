@@ -35,11 +35,14 @@ class Stop(Exception):
 
 
 def refusal(error: Refused) -> str:
-    """Say a refusal in words that tell what to do about it."""
+    """Say a refusal in words that tell what to do about it; what a sync has done before it is told beside."""
+    alone = error.synced is None
     if error.reason == "BANK_HELD":
-        return "this project is under a legal hold; nothing was changed, neither on the server nor here"
+        held = "this project is under a legal hold"
+        return f"{held}; nothing was changed, neither on the server nor here" if alone else held
     if error.reason == "PERMISSION_DENIED" and error.permission:
-        return f"your token lacks the permission `{error.permission}` on this project; nothing was changed"
+        lacks = f"your token lacks the permission `{error.permission}` on this project"
+        return f"{lacks}; nothing was changed" if alone else lacks
     if error.reason.startswith("CREDENTIAL_"):
         return f"the server does not accept the token ({error.message}); join again with a new one"
     return f"the server refused: {error.message} ({error.reason})"

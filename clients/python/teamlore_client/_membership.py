@@ -63,7 +63,7 @@ class Memberships:
         """Keep a membership with its token and say where the token went: `keychain`, `file` or `environment`.
 
         A keychain counts only when it gives the token back. Without a token a membership that is joined
-        again keeps the one it has; a new one relies on TEAMLORE_TEAM_TOKEN, which is kept nowhere.
+        again keeps the one it has; a new one relies on TEAMLORE_TEAM_TOKEN alone.
         """
         with self._changing() as banks:
             before = banks.get(membership.bank)

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from types import MappingProxyType
 
 DIMENSION = 384
@@ -17,6 +18,7 @@ Scalar = str | bool | int | float
 
 _WIRE_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 _BANK_ID = re.compile(r"[A-Za-z0-9._:@-]{1,255}")
+_AROUND = re.compile(r"^[\W_]+|[\W_]+$")
 _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that are drawn as nothing
 STATUSES = ("current", "suspect", "contradicted", "superseded")
 HIDDEN = ("contradicted", "superseded")
@@ -25,6 +27,8 @@ CLAIM = "claim"
 """The kind of fact that has to say what it rests on."""
 PRIVATE = "private"
 """The tag of what is never shared by itself."""
+CAPTURED = "captured"
+"""The tag of what a conversation left behind: shared only where the project opted in."""
 DERIVATIONS = ("fact", "observation", "model")
 
 
@@ -133,6 +137,21 @@ class Memory:
 def visible(text: str) -> bool:
     """Return whether a text holds a letter, a digit, a mark or a symbol that is drawn; the server asks the same."""
     return any(unicodedata.category(each)[0] in "LNPS" and each not in _BLANK for each in text)
+
+
+def tagged(tags: Iterable[str], word: str) -> bool:
+    """Return whether a tag says the word, however that is written: `Private`, ` private `, `#private`, `private,queue`.
+
+    What leaves the laptop must not hang on a capital letter or on a blank that nobody sees. Tags are kept as they came.
+    """
+    return any(word in _words(tag) for tag in tags)
+
+
+@lru_cache(maxsize=4096)
+def _words(tag: str) -> frozenset[str]:
+    folded = unicodedata.normalize("NFKC", tag).casefold()
+    drawn = "".join(each for each in folded if unicodedata.category(each) not in ("Cf", "Mn"))
+    return frozenset(_AROUND.sub("", part) for part in drawn.split(","))
 
 
 def may_start_id(given: str) -> bool:

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 
-from teamlore_client._memory import PRIVATE, Memory
+from teamlore_client._memory import CAPTURED, PRIVATE, Memory, tagged
 from teamlore_client._state import SyncState
 from teamlore_client._store import Store
 
-CAPTURED = "captured"
 PUSH_BATCH = 100
 PUSH_BYTES = 3_000_000
 """Of one push, under the 4 MiB that a gRPC server takes by default."""
@@ -28,7 +27,7 @@ def is_shared(memory: Memory, *, promoted: bool, withheld: bool, share_captured:
         return False
     if promoted:
         return True
-    return PRIVATE not in memory.tags and (share_captured or CAPTURED not in memory.tags)
+    return not tagged(memory.tags, PRIVATE) and (share_captured or not tagged(memory.tags, CAPTURED))
 
 
 def queue(store: Store, state: SyncState, bank: str, *, share_captured: bool) -> Iterator[Memory]:

@@ -35,6 +35,11 @@ class Output:
         """Print the answer: the value as JSON, or the lines."""
         if self.as_json:
             print(json.dumps(value, ensure_ascii=True))
+        self.lines(lines)
+
+    def lines(self, lines: Iterable[Text | str]) -> None:
+        """Print lines of an answer for people; nothing where the answer is JSON."""
+        if self.as_json:
             return
         for line in lines:
             self._out.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
@@ -62,11 +67,11 @@ class Output:
         """Say something beside the answer, on stderr."""
         self._err.print(shown(line), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
-    def fail(self, kind: str, message: str, **more: str) -> None:
-        """Say what went wrong: as JSON beside other answers, or on stderr."""
+    def fail(self, kind: str, message: str, beside: Mapping[str, Any] | None = None, /, **more: str) -> None:
+        """Say what went wrong, on stderr; or as JSON, with `beside` next to it."""
         if self.as_json:
             error = {"kind": kind, "message": message} | {key: value for key, value in more.items() if value}
-            print(json.dumps({"error": error}, ensure_ascii=True))
+            print(json.dumps({"error": error, **(beside or {})}, ensure_ascii=True))
             return
         text = Text("error: ", style="bold red")
         text.append(shown(message), style="default")

@@ -39,6 +39,13 @@ def synced_lines(done: Synced) -> list[str]:
     ]
 
 
+def failed_lines(done: Synced) -> list[str]:
+    """Return what a sync did that ended with an error; nothing where it had not come so far."""
+    if done == Synced():
+        return []
+    return synced_lines(done) if done.verified or done.push_refused else synced_lines(done)[:-1]
+
+
 def kept_line(count: int) -> str:
     """Return how many own memories are on this laptop alone, since the team forgot what it held in their place."""
     if count == 1:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import NewType, Self
+from typing import Any, NewType, Self
 
 import apsw
 
@@ -29,6 +29,7 @@ from teamlore_client._memory import (
     check,
     may_start_id,
     packed,
+    tagged,
 )
 from teamlore_client._schema import STEPS, VERSION, load_vectors
 from teamlore_client._sqlite import Row, apply_schema, connect, fetched, reading, writing
@@ -46,7 +47,7 @@ _FIELDS = (
 )
 _REASON = (
     f"bank = ?1 AND author IS NULL AND status NOT IN {HIDDEN} AND id NOT IN (SELECT value FROM json_each(?2))"
-    f" AND NOT EXISTS (SELECT 1 FROM json_each(tags) WHERE value = '{PRIVATE}')"
+    " AND (tags = '[]' OR NOT tagged_private(tags))"
 )
 """An own memory that stands for a teammate's that says the same: what the user alone sees, or nobody, stands for none."""
 _RANK_CONSTANT = 60  # of reciprocal rank fusion, as its authors set it
@@ -127,7 +128,7 @@ class Store:
 
         Without an embedder everything works that needs no vector. Raises EmbedderMismatch, StoreTooNew.
         """
-        self._connection = connect(path, load_vectors)
+        self._connection = connect(path, _prepare)
         self._embedder = embedder
         try:
             apply_schema(self._connection, path, VERSION, STEPS)
@@ -428,6 +429,16 @@ def words_query(text: str) -> str:
 
 def _micros(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
+
+
+def _prepare(connection: apsw.Connection) -> None:
+    load_vectors(connection)
+    connection.create_scalar_function("tagged_private", _tagged_private, 1, deterministic=True)
+
+
+def _tagged_private(*given: Any) -> bool:
+    (tags,) = given
+    return tagged(json.loads(tags), PRIVATE)
 
 
 def _row(memory: Memory) -> Row:

@@ -6,7 +6,15 @@ from datetime import UTC, datetime
 from itertools import chain, islice
 
 from teamlore_client import _pull, _tie
-from teamlore_client._errors import AnswerWrong, Busy, DigestMismatch, Refused
+from teamlore_client._errors import (
+    AnswerWrong,
+    Busy,
+    DigestMismatch,
+    Refused,
+    ServerUnreachable,
+    TeamloreError,
+    speaks_of_one_call,
+)
 from teamlore_client._laptop import Laptop
 from teamlore_client._membership import Membership
 from teamlore_client._memory import Memory
@@ -47,6 +55,8 @@ class Synced:
     """Memories that this laptop had erased for the team, that the server had again, and has erased again."""
     erasing_refused: str = ""
     """Why the server did not erase those again, if it did not: they stay live there, and stay off this laptop."""
+    push_refused: str = ""
+    """Why the server did not take what waits here, if that alone failed; all else that a sync does was done."""
     verified: bool = False
     """True when the digest was compared with the server's at the same seq."""
     erasures_confirmed: bool = False
@@ -69,15 +79,19 @@ class Preview:
 def sync(laptop: Laptop, team: Team, membership: Membership, *, from_start: bool = False) -> Synced:
     """Sync one bank under its lock. Raises Busy, or the TeamloreError that is also kept in the state.
 
-    Whatever was acknowledged or applied before an error stays so; the next sync goes on from there.
+    Whatever was acknowledged or applied before an error stays so; the next sync goes on from there. A refused push stops
+    nothing else: it is raised once all is pulled. The error's `synced` tells what was done.
     """
     lock = laptop.try_lock(membership.bank)
     if lock is None:
         raise Busy("another sync of this project is running; nothing was done")
     with lock:
+        under_way = _Sync(laptop, team, membership)
         try:
-            done = _Sync(laptop, team, membership).run(from_start)
+            done = under_way.run(from_start)
         except Exception as error:
+            if isinstance(error, TeamloreError):
+                error.synced = under_way.done
             laptop.state.failed(membership.bank, f"{type(error).__name__}: {error}")
             raise
         laptop.state.succeeded(membership.bank, datetime.now(UTC))
@@ -129,7 +143,7 @@ class _Sync:
         began = self._place()
         kept_before = kept_here(self.laptop.store, self.state, self.bank)
         self.done.gone_again = _tie.keep_gone(self.laptop, self.bank)
-        held_back = self._push_if_allowed()
+        held_back = self._push_if_taken()
         if from_start:
             self._reconcile("asked for")
         elif why := _tie.why_compare(self.laptop, self.bank, str(began)):
@@ -143,7 +157,7 @@ class _Sync:
             place = self._pull()
         self._push_unheld(began)
         if self.done.requeued and held_back is None:
-            held_back = self._push_if_allowed()
+            held_back = self._push_if_taken()
             place = self._pull()
         _pull.bring_back(
             self.laptop, self.bank, place, lambda ids: self.team.get_memories(self.bank, ids), self.done.pulled
@@ -153,15 +167,20 @@ class _Sync:
         self._compare(place)
         self._confirm_erasures(place)
         if held_back is not None:
+            self.done.push_refused = reason_of(held_back)
             raise held_back
         return self.done
 
-    def _push_if_allowed(self) -> Refused | None:
+    def _push_if_taken(self) -> TeamloreError | None:
+        """Push, and return the error of a push that the server does not take, to be raised at the end.
+
+        A refusal may last for ever (an archived bank, a right to read only), and what was erased for everyone has to
+        leave this laptop all the same.
+        """
         try:
             self._push()
-        except Refused as error:
-            # Who may only read still gets what the others wrote; the refusal is told at the end.
-            if error.reason != "PERMISSION_DENIED":
+        except TeamloreError as error:
+            if not speaks_of_one_call(error):
                 raise
             return error
         return None
@@ -277,7 +296,9 @@ class _Sync:
                 some = ids[start : start + _FORGET_BATCH]
                 self.team.forget(self.bank, some)
                 self.done.erased_again += len(some)
-        except Refused as error:  # a hold, or a permission taken away; all else must still arrive
+        except (Refused, ServerUnreachable) as error:  # a hold, or a permission taken away; all else must still arrive
+            if not speaks_of_one_call(error):
+                raise
             self.done.erasing_refused = error.reason
 
     def _live_pages(self) -> Iterator[tuple[Change, ...]]:
@@ -368,6 +389,11 @@ class _Sync:
         self.team.ack_erasures(self.bank, self.membership.device_id, place.seq)
         self.state.acknowledged(self.bank, owed)
         self.done.erasures_confirmed = True
+
+
+def reason_of(error: TeamloreError) -> str:
+    """Return what a program is told of an error: its reason, where it has one."""
+    return error.reason if isinstance(error, (Refused, ServerUnreachable)) else str(error)
 
 
 def _batches(waiting: Iterable[Memory]) -> Iterator[list[Memory]]:

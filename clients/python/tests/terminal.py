@@ -43,6 +43,9 @@ class Terminal:
     def type(self, line: str) -> None:
         os.write(self._master, line.encode() + b"\n")
 
+    def press(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
     def expect(self, pattern: str, seconds: float = 60) -> str:
         end = time.monotonic() + seconds
         while (found := re.search(pattern, self._seen)) is None:

@@ -344,6 +344,9 @@ def test_what_the_team_holds_in_its_place_goes_once_its_author_is_named(
         return
     assert code == 3 and f"saved by {'you' if author == 'user:bob' else 'alice'}" in said
     assert 'with it 5 that the same author saved at once: "first"; "b"; "c", and 2 more' in " ".join(said.split())
+    with monkeypatch.context() as asked:
+        asked.setattr(_cli_memory, "agreed", lambda *_: False)
+        assert call("memory", "forget", made.id, "--team")[0] == 3
     assert sent == [] and bob.store.known([made.id]) == {made.id}
     code, said = call("memory", "forget", made.id, "--team", "--yes", "--json")
     answer = json.loads(said.splitlines()[-1])

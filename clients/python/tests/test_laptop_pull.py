@@ -209,11 +209,11 @@ def test_a_teammates_contradiction_comes_whatever_the_model_says(
     assert theirs in here(bob)
 
 
-@pytest.mark.parametrize("kept", ["tagged", "withheld"])
+@pytest.mark.parametrize("kept", ["private", " #Private", "withheld"])
 def test_what_is_private_stands_for_nobody_elses(
     bob: Laptop, team: FakeTeam, embedder: FakeEmbedder, kept: str
 ) -> None:
-    mine = save(bob, "We use Kafka for orders", tags=("private",) if kept == "tagged" else ())
+    mine = save(bob, "We use Kafka for orders", tags=() if kept == "withheld" else ("a", kept))
     if kept == "withheld":
         bob.state.withhold(BANK, [mine.id])
     embedder.near["We use Kafka for our orders"] = "We use Kafka for orders"

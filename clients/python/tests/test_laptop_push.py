@@ -9,9 +9,11 @@ from fake_team import FakeEmbedder, FakeTeam
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from laptop import BANK, memory
+from teamlore.common.v1.errors_pb2 import ErrorReason
 from teamlore_client import _sync
-from teamlore_client._errors import AnswerWrong, Refused, ServerUnreachable
+from teamlore_client._errors import AnswerWrong, Refused, ServerUnreachable, TeamloreError
 from teamlore_client._laptop import Laptop
+from teamlore_client._show_sync import failed_lines
 from teamlore_client._state import Pushed
 from teamlore_client._wire import Answer
 
@@ -60,6 +62,28 @@ def test_shares_by_the_rule(bob: Laptop, team: FakeTeam) -> None:
     assert both.id not in team.rows
 
 
+SPELT = ["{T}", "{U}", " {}", "{}\t", "#{}", "# {T}", "\uff03{}", "{W}", "\u200b{}\ufeff", "queue,{T}", "[{}]", "{S}", "{D}"]
+
+
+def spelt(form: str, word: str) -> str:
+    wide = "".join(chr(ord(each) + 0xFEE0) for each in word.title())
+    broken, dotted = f"{word[:3]}\u00ad{word[3:]}", word.upper().replace("I", "\u0130")
+    return form.format(word, T=word.title(), U=word.upper(), W=wide, S=broken, D=dotted)
+
+
+@pytest.mark.parametrize("form", SPELT)
+def test_a_tag_holds_back_however_it_is_spelt(bob: Laptop, team: FakeTeam, form: str) -> None:
+    tags = {word: spelt(form, word) for word in ("private", "captured")}
+    for word, tag in tags.items():
+        save(bob, word, tags=("queue", tag))
+    plain = save(bob, "plain", tags=("privately", "not private", "capture", ""))
+    run(bob, team)
+    assert set(team.rows) == {plain.id}
+    assert {each.tags for each in bob.store.list(BANK, 10)} >= {("queue", tag) for tag in tags.values()}
+    run(bob, team, replace(MEMBER, share_captured=True))
+    assert {memory.text for _, memory in team.rows.values()} == {"plain", "captured"}
+
+
 def test_every_answer_is_recorded_and_a_bad_record_blocks_nothing(bob: Laptop, team: FakeTeam) -> None:
     made = [save(bob, f"m{number}", number) for number in range(4)]
     team.write(memory("as m1 says", id="original-1"))
@@ -85,7 +109,6 @@ def test_a_failed_batch_keeps_what_was_acknowledged_and_the_rest_queued(bob: Lap
     with pytest.raises(Refused, match="too many calls"):
         run(bob, team)
     assert len(bob.state.ledger(BANK)) == 100
-    assert "list_changes" not in team.calls
     assert bob.state.status(BANK).last_error == "Refused: too many calls"
     done = run(bob, team)
     assert done.pushed["stored"] == 150
@@ -94,14 +117,99 @@ def test_a_failed_batch_keeps_what_was_acknowledged_and_the_rest_queued(bob: Lap
     assert bob.state.status(BANK).last_sync is not None
 
 
-def test_who_may_only_read_still_pulls(bob: Laptop, team: FakeTeam) -> None:
+REASONS = sorted(ErrorReason.keys())
+"""Of every refusal that the contract knows."""
+UNTYPED = ["RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "INTERNAL", "UNKNOWN", "UNIMPLEMENTED", "CANCELLED"]
+REFUSALS = [Refused(each.removeprefix("ERROR_REASON_"), "no") for each in REASONS if "CREDENTIAL" not in each]
+REFUSALS += [Refused(each, "what gRPC or a proxy says by itself") for each in UNTYPED]
+NOT_TAKEN = [*REFUSALS, ServerUnreachable("not now", "DEPENDENCY_UNAVAILABLE"), AnswerWrong("no such answer")]
+CREDENTIALS = [each.removeprefix("ERROR_REASON_") for each in REASONS if "CREDENTIAL" in each]
+GONE = [Refused(each, "no") for each in [*CREDENTIALS, "UNAUTHENTICATED"]]
+GONE_OR_AWAY = [*GONE, ServerUnreachable("connection refused")]
+
+
+def called(error: TeamloreError) -> str:
+    return getattr(error, "reason", "") or type(error).__name__
+
+
+@pytest.mark.parametrize("way", ["batch", "stream", "stream cut", "from start"])
+@pytest.mark.parametrize("error", NOT_TAKEN[-3:], ids=called)
+def test_a_push_that_is_not_taken_stops_nothing_else(
+    bob: Laptop,
+    team: FakeTeam,
+    monkeypatch: pytest.MonkeyPatch,
+    error: TeamloreError,
+    way: str,
+) -> None:
+    gone = team.write(memory("erased for everyone"))
+    run(bob, team)
+    assert "erased for everyone" in here(bob)
+    save(bob, "mine")
+    save(bob, "mine too", 1)
+    team.write(memory("theirs"))
+    team.bury(gone)
+    if way.startswith("stream"):
+        monkeypatch.setattr(_sync, "STREAM_FROM", 1)
+    team.before = fail_at("push_stream" if way == "stream" else "push", error)
+    with pytest.raises(type(error)) as caught:
+        run(bob, team, from_start=way == "from start")
+    assert caught.value is error
+    assert here(bob) == {"mine": None, "mine too": None, "theirs": "user:alice"}
+    assert set(bob.state.ledger(BANK)) == {gone}
+    assert error.synced is not None
+    done = error.synced
+    assert (done.push_refused, done.pulled.stored, done.verified) == (_sync.reason_of(error), 1, True)
+    assert done.pulled.erased + done.pulled.dropped == 1
+    assert done.erasures_confirmed and team.acked == team.head
+    assert bob.state.status(BANK).last_error == f"{type(error).__name__}: {error}"
+    assert run(bob, team).pushed["stored"] == 2
+
+
+@pytest.mark.parametrize("error", NOT_TAKEN, ids=called)
+def test_whatever_a_push_is_refused_for_what_was_erased_for_everyone_goes(
+    bob: Laptop, team: FakeTeam, error: TeamloreError
+) -> None:
+    gone = team.write(memory("erased for everyone"))
+    run(bob, team)
+    save(bob, "mine")
+    team.bury(gone)
+    team.before = fail_at("push", error)
+    with pytest.raises(type(error)):
+        run(bob, team)
+    assert here(bob) == {"mine": None}
+    assert error.synced is not None and error.synced.push_refused
+
+
+@pytest.mark.parametrize("error", GONE_OR_AWAY, ids=called)
+def test_without_a_server_or_its_trust_nothing_more_is_asked(bob: Laptop, team: FakeTeam, error: TeamloreError) -> None:
+    save(bob, "mine")
+    team.before = fail_at("push", error)
+    with pytest.raises(type(error)):
+        run(bob, team)
+    assert "list_changes" not in team.calls
+    assert error.synced is not None and error.synced.push_refused == ""
+
+
+def test_a_pull_that_is_cut_tells_how_far_it_came(bob: Laptop, team: FakeTeam) -> None:
+    cut = ServerUnreachable("cut")
+    team.page = 1
     save(bob, "mine")
     team.write(memory("theirs"))
-    team.before = fail_at("push", Refused("PERMISSION_DENIED", "no", permission="write"))
-    with pytest.raises(Refused):
+    team.write(memory("theirs too"))
+    team.before = fail_at("list_changes", cut, after=1)
+    with pytest.raises(ServerUnreachable):
         run(bob, team)
-    assert here(bob) == {"mine": None, "theirs": "user:alice"}
-    assert bob.state.ledger(BANK) == {}
+    assert cut.synced is not None
+    assert failed_lines(cut.synced) == ["pushed: 1 stored", "pulled: 1 new, 0 erased"]
+
+
+def test_a_pull_that_fails_too_is_what_is_told(bob: Laptop, team: FakeTeam) -> None:
+    save(bob, "mine")
+    refused, cut = Refused("BANK_ARCHIVED", "no"), ServerUnreachable("cut")
+    team.before = lambda call: {"push": refused, "list_changes": cut}.get(call)
+    with pytest.raises(ServerUnreachable):
+        run(bob, team)
+    assert cut.synced is not None and cut.synced.push_refused == ""
 
 
 def test_a_lost_answer_leaves_word_that_the_server_may_have_it(bob: Laptop, team: FakeTeam) -> None:

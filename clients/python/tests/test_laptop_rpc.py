@@ -125,6 +125,14 @@ def test_only_unavailable_is_tried_again_and_retry_info_is_honoured() -> None:
     assert auth.calls == 1
 
 
+def test_a_server_that_says_why_it_cannot_is_told_from_one_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_calls, "RETRY_SECONDS", 0.0)
+    for details, reason in (([info("KEYSTORE_UNAVAILABLE")], "KEYSTORE_UNAVAILABLE"), ([], "")):
+        with served(Auth(grpc.StatusCode.UNAVAILABLE, details, 9)) as client, pytest.raises(ServerUnreachable) as caught:
+            client.who_am_i(BANK)
+        assert caught.value.reason == reason
+
+
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_calls, "RETRY_SECONDS", 0.5)
     auth = Auth(grpc.StatusCode.UNAVAILABLE, [], 1000)

@@ -76,9 +76,12 @@ def test_below_the_horizon_what_was_erased_meanwhile_goes_and_is_not_revived(
     assert traces(Path.home(), "Zanzibarquartz") == {}
 
 
-@pytest.mark.parametrize("held", [False, True])
+HELD = [None, Refused("BANK_HELD", "held"), ServerUnreachable("not now", "KEYSTORE_UNAVAILABLE")]
+
+
+@pytest.mark.parametrize("held", HELD, ids=["taken", "refused", "not now"])
 def test_what_this_laptop_had_erased_for_the_team_does_not_come_back_with_an_older_history(
-    bob: Laptop, team: FakeTeam, held: bool
+    bob: Laptop, team: FakeTeam, held: Refused | ServerUnreachable | None
 ) -> None:
     mine, other = save(bob, "mine Zanzibarquartz"), save(bob, "mine, hidden by a program")
     run(bob, team)
@@ -93,11 +96,11 @@ def test_what_this_laptop_had_erased_for_the_team_does_not_come_back_with_an_old
     team.restore(lost)
     team.rows, team.graves = before, {}
     if held:
-        team.before = fail_at("forget", Refused("BANK_HELD", "held"))
+        team.before = fail_at("forget", held)
     done = run(bob, team)
     assert (done.reconciled, done.erased_again) == ("CURSOR_DIVERGED", 0 if held else 1)
-    assert (done.erasing_refused, done.pulled.dropped, done.pulled.erased) == ("BANK_HELD" if held else "", 1, 0)
-    assert (mine.id in team.rows) is held
+    assert (done.erasing_refused, done.pulled.dropped, done.pulled.erased) == (held.reason if held else "", 1, 0)
+    assert (mine.id in team.rows) is (held is not None)
     assert traces(Path.home(), "Zanzibarquartz") == {}
     assert here(bob) == {"mine, hidden by a program": "user:bob"}, "nobody here knows whose wish that was"
     assert done.verified

@@ -11,9 +11,12 @@ from typing import Any
 import grpc
 import pytest
 from fake_access import FakeAccess, serving
-from laptop import traces
+from laptop import memory, traces, vector
 from teamlore.feed.v1 import feed_pb2, feed_pb2_grpc
 from teamlore_client import _cli_team
+from teamlore_client._errors import Refused
+from teamlore_client._laptop import Laptop
+from teamlore_client._project import bank_of
 from teamlore_client._session import Session
 from teamlore_client.cli import app
 from terminal import TEAMLORE, terminal
@@ -26,7 +29,7 @@ AGENT = "tlk_agentagentagent"
 class Feed(feed_pb2_grpc.FeedServiceServicer):
     """An empty bank; `registers` False refuses devices."""
 
-    registers = True
+    registers = lists = True
 
     def __init__(self) -> None:
         self.devices: set[str] = set()
@@ -35,6 +38,8 @@ class Feed(feed_pb2_grpc.FeedServiceServicer):
         return feed_pb2.GetHeadResponse(cursor="cursor")
 
     def ListChanges(self, request: Any, context: Any) -> feed_pb2.ListChangesResponse:
+        if not self.lists:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "no")
         return feed_pb2.ListChangesResponse(next_cursor="cursor")
 
     def GetDigest(self, request: Any, context: Any) -> feed_pb2.GetDigestResponse:
@@ -157,9 +162,32 @@ def test_a_join_that_fails_keeps_nothing_and_revokes_its_key(
 
 
 def test_without_a_yes_nothing_is_stored(home: Path, fake: FakeAccess) -> None:
-    assert call("team", "join", fake.server, "--token", AGENT)[0] == 1
+    code, told = call("team", "join", fake.server, "--token", AGENT)
+    assert (code, told["error"]["kind"]) == (3, "not_confirmed")
     assert not (home / ".config/teamlore/team.json").exists()
     assert fake.asked("StartSession") == fake.asked("CreatePersonalKey") == []
+
+
+@pytest.mark.parametrize(("typed", "ends"), [("n", 3), ("\x04", 3), ("\x03", 130)])
+def test_a_no_is_a_decision_and_ends_as_one(home: Path, fake: FakeAccess, typed: str, ends: int) -> None:
+    with terminal(home, PYTHON_KEYRING_BACKEND="keyring.backends.null.Keyring") as at:
+        at.run("cd project")
+        at.type(f"{TEAMLORE} team join {fake.server} --token {AGENT}; echo __$?__")
+        at.expect("Share them with the team")
+        at.press(typed + "\n" if typed.isalpha() else typed)
+        code, said = at.end()
+    assert code == ends, said
+    assert not (home / ".config/teamlore/team.json").exists()
+
+
+def test_an_agent_s_token_from_the_environment_is_stored_as_it_is(
+    home: Path, fake: FakeAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEAMLORE_TEAM_TOKEN", AGENT)
+    code, told = call("team", "join", fake.server, "--yes")
+    assert (code, told["token_kept_in"], stored(home)["token"]) == (0, "file", AGENT)
+    monkeypatch.delenv("TEAMLORE_TEAM_TOKEN")
+    assert call("team", "sync")[0] == 0
 
 
 @pytest.mark.parametrize("yes", [["--yes"], []])
@@ -191,6 +219,35 @@ def test_another_server_does_not_see_the_kept_token(fake: FakeAccess) -> None:
     with serving() as other:
         assert call("team", "join", other.server, "--yes")[0] == 2
         assert other.calls == []
+
+
+def test_a_refused_push_does_not_undo_a_join_and_both_are_told(home: Path, fake: FakeAccess, feed: Feed) -> None:
+    refusal = Refused("BANK_ARCHIVED", "the bank is archived")
+    with Laptop() as laptop:
+        laptop.vectors.add(memory("mine", bank=bank_of(Path.cwd()).id), vector(1))
+
+    def refused(*_: object) -> None:
+        raise refusal
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("teamlore_client._rpc.TeamClient.push", refused)
+        patched.setattr("teamlore_client._rpc.TeamClient.push_stream", refused)
+        done = CliRunner().invoke(app, ["team", "join", fake.server, "--token", AGENT, "--yes"])
+        assert done.exit_code == 4
+        said = " ".join(done.output.split())
+        assert "joined project:api-" in said and "pushed: nothing pulled: 0 new, 0 erased verified" in said
+        assert "what waits here was not pushed: the server refused: the bank is archived (BANK_ARCHIVED)" in said
+        code, told = call("team", "sync")
+        assert (code, told["error"]["reason"], told["sync"]["push_refused"]) == (4, "BANK_ARCHIVED", "BANK_ARCHIVED")
+        assert told["sync"]["pulled"]["stored"] == 0 and told["sync"]["verified"]
+        refusal = Refused("PERMISSION_DENIED", "no", permission="write")
+        said = CliRunner().invoke(app, ["team", "sync"]).output
+        assert "not pushed: your token lacks the permission `write` on this project; all else was done" in said
+        assert "nothing was changed" not in said
+        feed.lists = False
+        said = CliRunner().invoke(app, ["team", "sync"]).output
+        assert "not pushed" not in said and "verified" not in said and "nothing was changed" not in said
+    assert stored(home)["token"] == AGENT
 
 
 def test_a_typed_token_and_a_session_both_join(home: Path, fake: FakeAccess) -> None:
