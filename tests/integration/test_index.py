@@ -206,7 +206,7 @@ async def test_an_erased_memory_leaves_no_byte_of_its_vector(stack: RunningStack
     (other,) = await client.retrieve(COLLECTION, [point_id(bank, kept.id)], with_vectors=True)
     needle, control = vector_bytes(point.vector), vector_bytes(other.vector)
     (terms,) = await client.retrieve(term_points.COLLECTION, [point_id(bank, sent.id)], with_payload=True)
-    assert set(terms.payload or {}) == {"id", "bank"}
+    assert set(terms.payload or {}) == {"id", "bank", "leads"}
     folder = stack.data / "vectors"
     assert files_hold(folder, needle) and files_hold(folder, control)
     erasure = await forget(stack, who, bank, sent.id, erase=True)
