@@ -73,6 +73,8 @@ class Built:
     """By full method name: a principal's budget where it is not the common one."""
     counted_as: Mapping[str, str] = field(default_factory=dict)
     """By full method name: the method whose budget each of its requests takes from."""
+    largest_message: int = validation.LARGEST
+    """Bytes of a request beyond which gRPC cuts it without a word of ours."""
     judges_credentials: frozenset[str] = frozenset()
     """Full names of public methods that answer by a credential in the request: an address is charged for bad ones alone."""
 
@@ -113,10 +115,12 @@ class Interceptor(grpc.aio.ServerInterceptor):
     def _wrap(self, method: MethodDescriptor, handler: Any) -> Any:
         request_type = message_factory.GetMessageClass(method.input_type)
 
-        async def unary(raw: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        async def unary(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             seen = _Call(method.full_name)
             with _span(seen.method, context):
                 try:
+                    await self._begin(method, seen, context)
+                    raw = await self._only_message(context)
                     with self._counted("unary", UNARY_BUDGET):
                         async with asyncio.timeout(min(context.time_remaining() or DEFAULT_DEADLINE, 120.0)):
                             request, call = await self._admit(method, request_type, raw, context, seen)
@@ -131,7 +135,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             seen = _Call(method.full_name)
             with _span(seen.method, context):
                 try:
-                    await self._open_stream(method, context, seen)
+                    await self._begin(method, seen, context)
                     with self._held(seen.caller), self._counted("stream", STREAM_BUDGET):
                         request, call = await self._admit(method, request_type, raw, context, seen)
                         with audit.calling(call):
@@ -145,7 +149,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             seen = _Call(method.full_name)
             with _span(seen.method, context):
                 try:
-                    await self._open_stream(method, context, seen)
+                    await self._begin(method, seen, context)
                     with self._held(seen.caller), self._counted("stream", STREAM_BUDGET):
                         raw = await self._arrives(context)
                         if raw is None:
@@ -170,10 +174,14 @@ class Interceptor(grpc.aio.ServerInterceptor):
             return grpc.stream_unary_rpc_method_handler(streams, None, _as_bytes)
         if method.server_streaming:
             return grpc.unary_stream_rpc_method_handler(stream, None, _as_bytes)
-        return grpc.unary_unary_rpc_method_handler(unary, None, _as_bytes)
+        # On the wire it is the same. A handler of one request is called when that was read, this one before.
+        return grpc.stream_unary_rpc_method_handler(unary, None, _as_bytes)
 
-    async def _open_stream(self, method: MethodDescriptor, context: Any, seen: _Call) -> None:
-        """Authenticates before a stream takes a place that others wait for: its first message may be long in coming."""
+    async def _begin(self, method: MethodDescriptor, seen: _Call, context: Any) -> None:
+        """Authenticates before a message is read or a stream takes a place that others wait for.
+
+        The first message may be long in coming, and what nobody is known to have sent is not held in memory.
+        """
         if access_of(method).public:
             return
         seen.deciding = True
@@ -220,6 +228,17 @@ class Interceptor(grpc.aio.ServerInterceptor):
             if raw is not None:
                 request, call = await self._admit(method, request_type, raw, context, seen, first)
 
+    async def _only_message(self, context: Any) -> bytes:
+        """The message of a call that has one. Raises Refusal where none comes."""
+        try:
+            async with asyncio.timeout(IDLE_SECONDS):
+                raw = await context.read()
+        except TimeoutError as error:
+            raise _nothing_came() from error
+        if raw is grpc.aio.EOF:
+            raise field_invalid("", "the call held no message")
+        return bytes(raw)
+
     async def _arrives(self, context: Any) -> bytes | None:
         """The next message of a stream; None at its end. Raises Refusal where none comes, or the process goes away."""
         reading = asyncio.ensure_future(context.read())
@@ -229,7 +248,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             if self._drain.started.is_set():
                 raise Refusal("DRAINING", "this process is going away; call again", retry_after=0.2)
             if not reading.done():
-                raise Refusal("DEADLINE_EXCEEDED", f"no message came for {IDLE_SECONDS:.0f} s")
+                raise _nothing_came()
             raw = reading.result()
             return None if raw is grpc.aio.EOF else raw
         finally:
@@ -274,6 +293,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             seen.deciding = False
             self._decisions.granted(seen.method, caller)
         identity.set_caller(caller)
+        validation.check_size(request, len(raw))
         validation.check(request)
         call = None
         if access.mutates and caller is not None:
@@ -362,6 +382,10 @@ class Interceptor(grpc.aio.ServerInterceptor):
             return limited
         await self._decisions.denied(seen.method, seen.caller, refusal.reason, seen.bank)
         return refusal
+
+
+def _nothing_came() -> Refusal:
+    return Refusal("DEADLINE_EXCEEDED", f"no message came for {IDLE_SECONDS:.0f} s")
 
 
 def _credential(request: Message) -> str:
@@ -485,7 +509,7 @@ async def _serve(service: str, settings: S, queries: Path, build: Build[S], conn
         )
         server = grpc.aio.server(
             interceptors=[Interceptor(built, drain, limits, decisions)],
-            options=OPTIONS,
+            options=(*OPTIONS, ("grpc.max_receive_message_length", built.largest_message)),
         )
         for add, handlers in built.services.values():
             add(handlers, server)

@@ -17,6 +17,8 @@ UNSAID = 1000
 """Characters or bytes of a string that has rules and no length among them, items of a list without a number."""
 SEVERAL = 1000
 """Items up to which a message is told all its faults. A fault costs a hundred times what a good item does."""
+LARGEST = 4 * 1024 * 1024
+"""Bytes of one request, as the protos say."""
 _VALUE = "google.protobuf.Value"
 
 
@@ -53,6 +55,14 @@ def refuse(found: Sequence[Violation]) -> None:
 def check(message: Message) -> None:
     """Raises Refusal FIELD_INVALID that names every field that breaks its rule."""
     refuse(violations_of(message))
+
+
+def check_size(message: Message, size: int) -> None:
+    """Raises Refusal FIELD_INVALID that names the field which takes the most, for a message of more than LARGEST bytes."""
+    if size > LARGEST:
+        fields = [field.name for field, _ in message.ListFields()]
+        most = max(fields, key=lambda name: _only(message, [name]).ByteSize(), default="")
+        refuse([Violation(most, f"a request has at most {LARGEST} bytes, and this one has {size}: send less at once")])
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,6 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
         "TEAMLORE_OIDC_GROUP_PREFIX",
         "TEAMLORE_OIDC_GROUPS_SECONDS",
         "TEAMLORE_RETENTION_DAYS",
-        "TEAMLORE_SECRETS_BARRIER",
     ),
     "sync": (
         *_COMMON,

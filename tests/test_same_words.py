@@ -56,6 +56,8 @@ def test_one_rule_says_what_teammates_can_open() -> None:
     "uri",
     ["https://wiki.example.com/q?a=1#b", "http://wiki.example.com:8080", "http://8.8.8.8/x",
      "https://de.wikipedia.org/wiki/L\u00f6we",
+     "https://example.com/a%20b?next=..%2F..#../x", "https://example.com/a./b..c/...", "https://wiki.corp.example.com",
+     "https://local.example.org/", "repo:docs/my%20notes.md", "repo:a%2Fb.md", "repo:./x",
      "repo:docs/adr/0003.md@4f2a9c1#L12", "repo:.github/x", "repo:a/./b", "repo:..a/b", "repo:@scope/a..b", "repo:a.md#L1:3"],
 )  # fmt: skip
 def test_a_source_that_opens(uri: str) -> None:
@@ -68,7 +70,15 @@ def test_a_source_that_opens(uri: str) -> None:
      "https://127.0.0.1/x", "http://127.1", "http://0x7f.1", "http://2130706433", "http://0177.0.0.1", "http://0.0.0.0",
      "http://10.1.2.3", "http://172.16.0.1", "http://192.168.1.4/", "http://169.254.169.254/latest", "http://100.64.0.1",
      "http://224.0.0.1", "http://8.8.8.999", "http://nas.local/x", "https://vault.internal:8200", "http://box.lan#x",
-     "http://printer.home.arpa?x", "https://a..b/", "https://example.com:0", "https://example.com:99999/", "repo:~/notes.md",
+     "http://printer.home.arpa?x", "https://wiki.corp/x", "https://x.intranet", "https://x.private", "https://a.b.test",
+     "https://x.LOCALHOST", "https://printer.home", "https://my-nas.fritz.box", "https://host.docker.internal", "https://1.2.3",
+     "https://8.8.8.8.local", "http://0x7f000001", "http://0X7F.0x0.0x0.0x1", "http://017700000001", "http://127.0.0.0x1",
+     "https://example.com/a/../b", "https://example.com/..", "https://example.com/%2e%2E/x", "https://example.com/a/.%2e/b",
+     "https://example.com/a%2f..%5cb", "https://example.com/%252e%252e/x", "https://example.com/a/..;x/b",
+     "https://example.com/%25252525252e", "repo:.", "repo:./", "repo:.@4f2a", "repo:.#L1", "repo:%2e", "repo:%2e%2e",
+     "repo:%2e%2E/x", "repo:docs/%2e%2e/%2e%2e/etc/passwd", "repo:a/..%2fb", "repo:a%2f%2e.", "repo:a/%252e%252e/b",
+     "repo:a/.%2e@4f2a", "repo:%2fetc/passwd", "repo:%5cx", "repo:%7e/notes.md", "repo:C%3a/x", "repo:%252fetc",
+     "https://a..b/", "https://example.com:0", "https://example.com:99999/", "repo:~/notes.md",
      "repo:~alice/notes.md"],
 )  # fmt: skip
 def test_a_source_that_only_its_author_opens_is_refused_on_the_laptop_and_counts_for_nothing(uri: str) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import os
+import re
 import subprocess
 import sys
 import typing
@@ -221,3 +222,17 @@ def test_the_platform_guide_names_every_setting() -> None:
     configs = [importlib.import_module(module).Config for module in PROCESSES]
     settings = {field.metadata["env"] for config in configs for field in dataclasses.fields(config)}
     assert {name for name in settings if f"| `{name}` |" not in guide} == set()
+
+
+def test_the_platform_guide_says_whose_each_setting_is() -> None:
+    guide = (ROOT / "docs" / "guides" / "platform.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `(\w+)` \| ([a-z, ]+) \|", guide, re.MULTILINE))
+    services = set(topology.SERVICES)
+    configs = {service: importlib.import_module(f"services.{service}.main").Config for service in services}
+    takes = {
+        service: {field.metadata["env"] for field in dataclasses.fields(configs[service])} for service in services
+    }
+    for name in {each for each in set().union(*takes.values()) if not each.startswith("TEAMLORE_OIDC_")}:
+        all_but = re.fullmatch(r"all(?: but (\w+))?", told[name])
+        named = services - {all_but[1]} if all_but else set(told[name].split(", "))
+        assert named == {service for service in services if name in takes[service]}, name

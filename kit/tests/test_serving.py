@@ -783,3 +783,31 @@ async def test_who_holds_streams_uses_up_its_own_before_those_of_all(
     for call in silent:
         call.cancel()
     await asyncio.gather(*ended, return_exceptions=True)
+
+
+async def test_what_nobody_is_known_to_have_sent_is_not_read(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of one request whose message has not come: who has no credential is told so, others are waited for."""
+    monkeypatch.setattr(serving, "UNARY_BUDGET", 3)
+    path, known = "/" + HEAD.replace(".GetHead", "/GetHead"), (("authorization", "Bearer alice"),)
+
+    async def never() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    async def nothing() -> AsyncIterator[bytes]:
+        for each in ():
+            yield each
+
+    def asked(requests: AsyncIterator[bytes], metadata: Any) -> Any:
+        return served.channel.stream_unary(path)(requests, metadata=metadata, timeout=10)
+
+    assert (await refused(asked(never(), ())))[0] == "CREDENTIAL_MISSING"
+    waiting = [asyncio.create_task(refused(asked(never(), known))) for _ in range(5)]
+    await asyncio.sleep(0.1)
+    await served.head("bob")
+    assert (await refused(asked(nothing(), known)))[0] == "FIELD_INVALID"
+    monkeypatch.setattr(serving, "IDLE_SECONDS", 0.2)
+    assert (await refused(asked(never(), known)))[0] == "DEADLINE_EXCEEDED"
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)

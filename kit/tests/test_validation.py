@@ -135,3 +135,19 @@ def test_every_list_and_every_string_of_a_request_has_a_limit() -> None:
             for method in service.methods:
                 assert unlimited(method.input_type) == []
     assert len(done) > 40
+
+
+def test_a_request_of_too_many_bytes_names_what_takes_the_most() -> None:
+    grants = [access_pb2.AccessGrant(subject="user:a", pattern="project:" + "x" * 240) for _ in range(20)]
+    teams = [access_pb2.Team(name="t" * 200, members=[access_pb2.Membership(principal="u" * 200)] * 5)] * 4000
+    apply = access_pb2.ApplyAccessRequest(document=access_pb2.AccessDocument(grants=grants, teams=teams))
+    assert apply.ByteSize() > validation.LARGEST
+    erase = compliance_pb2.EraseMemoriesRequest(bank="b" * 5_000_000, memory_ids=["m" * 64] * 100)
+    for request, field in ((apply, "document"), (erase, "bank")):
+        with pytest.raises(Refusal) as caught:
+            validation.check_size(request, request.ByteSize())
+        assert caught.value.reason == "FIELD_INVALID" and [v.field for v in caught.value.violations] == [field]
+    validation.check_size(erase, validation.LARGEST)
+    unknown = compliance_pb2.EraseMemoriesRequest.FromString(b"\xfa\x7f\x04abcd")
+    with pytest.raises(Refusal):
+        validation.check_size(unknown, validation.LARGEST + 1)

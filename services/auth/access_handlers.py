@@ -21,18 +21,11 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
     """Who may do what."""
 
     def __init__(
-        self,
-        store: Store,
-        access_store: AccessStore,
-        access: AccessState,
-        barrier: str,
-        page_tokens: pages.PageTokens,
+        self, store: Store, access_store: AccessStore, access: AccessState, page_tokens: pages.PageTokens
     ) -> None:
-        """`barrier` is the deployment's setting, which a bank without one of its own has."""
         self._tokens = store
         self._store = access_store
         self._access = access
-        self._barrier = barrier
         self._pages = page_tokens
 
     def _after(self, listing: str, request: Any, parts: int) -> tuple[str, ...]:
@@ -230,13 +223,13 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
             await self._check_giver()
         change = banks.BankChange(request.bank, request.name or None, request.owner or None)
         bank, created = await self._store.put_bank(change, caller())
-        return access_pb2.PutBankResponse(bank=messages.bank(bank, self._barrier), created=created)
+        return access_pb2.PutBankResponse(bank=messages.bank(bank), created=created)
 
     async def GetBank(self, request: access_pb2.GetBankRequest, context: Any) -> access_pb2.GetBankResponse:
         """Gives a bank."""
         banks.layer_of(request.bank)
         bank = await self._store.bank(request.bank)
-        return access_pb2.GetBankResponse(bank=messages.bank(bank, self._barrier))
+        return access_pb2.GetBankResponse(bank=messages.bank(bank))
 
     async def ListBanks(
         self, request: access_pb2.ListBanksRequest, context: Any
@@ -247,7 +240,7 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
         found, last = await self._store.banks(
             caller(), request.pattern, after, request.page_size or pages.DEFAULT_SIZE
         )
-        made = [(messages.bank(bank, self._barrier), (bank.bank,)) for bank in found]
+        made = [(messages.bank(bank), (bank.bank,)) for bank in found]
         shown, more = messages.page(made, request.page_size)
         return access_pb2.ListBanksResponse(
             banks=shown, next_page_token=self._more(listing, more or ((last,) if last else ()))
@@ -265,7 +258,7 @@ class AccessHandlers(access_pb2_grpc.AccessServiceServicer):
     ) -> access_pb2.PutPolicyResponse:
         """Sets a bank's policy."""
         policy, changed = await self._store.put_policy(request.bank, messages.policy_of(request.policy))
-        return access_pb2.PutPolicyResponse(policy=messages.policy(policy, self._barrier), changed=changed)
+        return access_pb2.PutPolicyResponse(policy=messages.policy(policy), changed=changed)
 
     async def ApplyAccess(
         self, request: access_pb2.ApplyAccessRequest, context: Any

@@ -38,7 +38,7 @@ class Policy:
         return ", ".join(f"{name} {_word(value)}" for name, value in pairs)
 
 
-# Where the barrier is None, the deployment's own setting counts.
+# Where the barrier is None, sync's setting counts. Only sync knows it, so nothing else can be told here.
 DEFAULTS = Policy(None, "skip", _THRESHOLD, "internal", True, "synced", False, "off")
 
 

@@ -54,8 +54,6 @@ class Config(Settings):
     """For how long the issuer's word about a person's groups counts without another sign-in."""
     retention_days: int = setting("TEAMLORE_RETENTION_DAYS", 400, minimum=31, maximum=36_500)
     """For how long ended tokens, counts of decisions and counts of stored records are kept."""
-    secrets_barrier: str = setting("TEAMLORE_SECRETS_BARRIER", "redact", choices=("redact", "reject", "off"))
-    """As sync has it: what a bank without a barrier of its own is shown with."""
 
     def issuer(self) -> Issuer:
         """The issuer. Raises RuntimeError for settings that cannot be meant."""
@@ -86,9 +84,7 @@ async def build(config: Config, base: Foundation) -> Built:
     services = parse_service_hashes(config.service_token_hashes)
     handlers = AuthHandlers(store, base.access, keys, services, SignIns(config.issuer()), used, config.jwt_seconds)
     page_tokens = pages.PageTokens(base.keys.secret(pages.SEAL_NAME))
-    access = AccessHandlers(
-        store, AccessStore(base.database), base.access, config.secrets_barrier, page_tokens
-    )
+    access = AccessHandlers(store, AccessStore(base.database), base.access, page_tokens)
     return Built(
         Authenticator(KeyCache(keys.public_keys, config.key_refresh), base.access, handlers.exchange),
         {

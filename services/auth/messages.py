@@ -115,10 +115,10 @@ def policy_of(message: access_pb2.Policy) -> banks.Policy:
     return banks.Policy(**{field.name: value for field, value in message.ListFields()})
 
 
-def policy(found: banks.Policy, barrier: str) -> access_pb2.Policy:
-    """A whole policy as a message; `barrier` is what the deployment's setting says."""
+def policy(found: banks.Policy) -> access_pb2.Policy:
+    """A whole policy as a message; without a barrier where sync's setting counts."""
     return access_pb2.Policy(
-        barrier=found.barrier or barrier,
+        barrier=found.barrier,
         near_duplicates=found.near_duplicates,
         near_duplicate_threshold=found.near_duplicate_threshold,
         classification=found.classification,
@@ -129,7 +129,7 @@ def policy(found: banks.Policy, barrier: str) -> access_pb2.Policy:
     )
 
 
-def bank(found: banks.Bank, barrier: str) -> access_pb2.Bank:
+def bank(found: banks.Bank) -> access_pb2.Bank:
     """A bank as a message."""
     return access_pb2.Bank(
         bank=found.bank,
@@ -137,7 +137,7 @@ def bank(found: banks.Bank, barrier: str) -> access_pb2.Bank:
         name=found.name,
         owner=banks.owner_of(found),
         archived=found.archived,
-        policy=policy(found.policy, barrier),
+        policy=policy(found.policy),
         created_at=stamp(found.created_at),
     )
 

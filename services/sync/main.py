@@ -10,6 +10,7 @@ from kit.foundation import Foundation, NeighbourSettings
 from kit.hints import Sender
 from kit.sealing import KeyStore
 from kit.serving import Built, run
+from kit.validation import LARGEST
 from services.sync.handlers import ParticipantHandlers, SyncHandlers
 from services.sync.neighbours import IndexClient
 from services.sync.pushing import Pusher, Terms
@@ -55,6 +56,8 @@ async def build(config: Config, base: Foundation) -> Built:
                 ParticipantHandlers(store, eraser),
             ),
         },
+        # Records within their limits may be more together than a request takes: that is refused in words.
+        largest_message=2 * LARGEST,
         counted_as={f"{push}Stream": push},
         calls_per_minute={} if config.pushes_per_minute is None else {push: config.pushes_per_minute},
     )

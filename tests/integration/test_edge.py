@@ -86,7 +86,9 @@ def test_a_large_push_and_a_large_page_pass(edge: Edge) -> None:
 
 def test_a_body_without_end_is_refused(edge: Edge) -> None:
     token = edge.token("read write")
-    assert edge.push(bank_of("large"), token, *[record("word " * 8000)] * 120).status == 429
+    named = edge.push(bank_of("large"), token, *[record("word " * 9000)] * 100)
+    assert named.refused_fields() == ["records"]
+    assert edge.push(bank_of("large"), token, *[record("word " * 8000)] * 250).status == 429
     assert edge.push(bank_of("large"), token, *[record("word " * 8000)] * 450).status == 413
 
 
@@ -121,6 +123,15 @@ def test_a_bad_word_in_a_grant_is_named(edge: Edge) -> None:
     grants = [{"pattern": "project:*", "permissions": ["read"]}]
     body = {"principal": "user:alice", "kind": "robot", "grants": grants}
     assert edge.call("POST", "/v1/admin/tokens", body, edge.stack.admin).refused_fields() == ["kind"]
+
+
+@pytest.mark.parametrize("moment", ["yesterday", "0000-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00"])
+def test_a_time_that_json_cannot_name_is_refused_by_the_edge_with_its_batch(edge: Edge, moment: str) -> None:
+    """As the platform's guide says; a time that it can name is the record's own matter."""
+    bank, token = bank_of(f"time-{uuid.uuid4().hex[:6]}"), edge.token("read write")
+    refused = edge.push(bank, token, record("We keep what we know."), record("When was that?", occurred_at=moment))
+    assert refused.status == 400 and refused.headers["content-type"] == "text/plain"
+    assert edge.call("GET", f"/v1/banks/{bank}/digest", token=token).body["count"] == "0"
 
 
 @pytest.mark.parametrize("body", [b"{", b'{"records": 7}', b'{"records": [{"id": 7, "text": {}}]}', b"\xff"])

@@ -15,8 +15,9 @@ from teamlore.feed.v1 import feed_pb2
 from teamlore.index.v1 import index_pb2
 from teamlore.sync.v1 import sync_pb2
 
+from kit import validation
 from kit.serving import access_of
-from tests.integration.calls import first_answer
+from tests.integration.calls import first_answer, outcome_of
 from tests.integration.conftest import ROOT, RunningStack
 from tests.integration.garbage import Garbage, spoil
 from tests.test_descriptors import methods
@@ -260,6 +261,40 @@ async def test_a_bad_record_never_takes_its_batch_down(stack: RunningStack) -> N
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stack.sync(sync).Push(too_many, metadata=token)
         assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_request_of_too_many_bytes_is_refused_by_name_whole(stack: RunningStack) -> None:
+    """Each record is within its limits, and all of them are more than one request takes."""
+    bank = f"project:bytes-{uuid.uuid4().hex[:8]}"
+    token = stack.credential(await stack.token("user:alice", ("project:*", "read write")))
+    large = sync_pb2.PushRequest(bank=bank, records=[a_record() for _ in range(100)])
+    for each in large.records:
+        each.text = each.id + "x" * 42_000
+    assert validation.LARGEST < large.ByteSize() < 2 * validation.LARGEST
+    fits = sync_pb2.PushRequest()
+    fits.CopyFrom(large)
+    for each in fits.records:
+        each.id = "short"  # judged one by one, and none is stored
+    fits.records[0].text = fits.records[0].text[: validation.LARGEST - fits.ByteSize()]
+    assert fits.ByteSize() == validation.LARGEST
+    batches = [
+        sync_pb2.PushStreamRequest(bank=bank, sequence=1, records=[a_record()]),
+        sync_pb2.PushStreamRequest(sequence=2, records=large.records),
+    ]
+    async with stack.channel("sync") as sync, stack.channel("feed") as feed:
+        answer = await stack.sync(sync).Push(fits, metadata=token)
+        assert {result.status for result in answer.results} == {"rejected"}
+        with pytest.raises(grpc.aio.AioRpcError) as alone:
+            await stack.sync(sync).Push(large, metadata=token)
+        stream = stack.sync(sync).PushStream(iter(batches), metadata=token)
+        assert (await stream.read()).sequence == 1
+        with pytest.raises(grpc.aio.AioRpcError) as streamed:
+            await stream.read()
+        for refused in (outcome_of(alone.value), outcome_of(streamed.value)):
+            assert (refused.code, refused.reason, refused.fields) == ("INVALID_ARGUMENT", "FIELD_INVALID", ("records",))
+            assert str(validation.LARGEST) in refused.message
+        head = await stack.feed(feed).GetHead(feed_pb2.GetHeadRequest(bank=bank), metadata=token)
+        assert head.head == 1
 
 
 async def test_after_all_garbage_the_feed_is_read_from_start_to_end(stack: RunningStack) -> None:

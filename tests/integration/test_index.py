@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import signal
 import struct
 import time
@@ -18,6 +19,7 @@ from teamlore.index.v1 import index_pb2, index_pb2_grpc
 from teamlore.sync.v1 import sync_pb2
 
 from services.index import term_points
+from services.index.terms import leads
 from services.index.vectors import COLLECTION, point_id
 from services.sync import neighbours
 from services.sync.records import Draft
@@ -204,7 +206,7 @@ async def test_an_erased_memory_leaves_no_byte_of_its_vector(stack: RunningStack
     (other,) = await client.retrieve(COLLECTION, [point_id(bank, kept.id)], with_vectors=True)
     needle, control = vector_bytes(point.vector), vector_bytes(other.vector)
     (terms,) = await client.retrieve(term_points.COLLECTION, [point_id(bank, sent.id)], with_payload=True)
-    assert set(terms.payload or {}) == {"id", "bank"}
+    assert set(terms.payload or {}) == {"id", "bank", "leads"}
     folder = stack.data / "vectors"
     assert files_hold(folder, needle) and files_hold(folder, control)
     erasure = await forget(stack, who, bank, sent.id, erase=True)
@@ -224,6 +226,34 @@ async def test_an_erased_memory_leaves_no_byte_of_its_vector(stack: RunningStack
     assert [hit.id for hit in await search(stack, who, bank, text)] == [kept.id]
     assert files_hold(folder, control) and not files_hold(folder, needle)
     await client.close()
+
+
+async def test_an_erasure_reaches_what_a_replica_of_an_earlier_version_made_anew(stack: RunningStack) -> None:
+    who, bank = await person(stack), fresh_bank()
+    officer = stack.credential(await stack.token("user:officer", ("project:*", "read comply")))
+    sent, kept = record(f"The pager of team {uuid.uuid4()} rings."), record("Deploys happen from main, twice a day.")
+    await push(stack, who, bank, sent, kept)
+    former = term_points.TermPoints(f"http://127.0.0.1:{stack.facts.ports['engine']}", term_points.FORMER)
+    await former.create()
+    try:
+        terms: list[dict[int, float]] = [{secrets.randbits(32): 1.0 for _ in range(3)} for _ in range(2)]
+        await former.put(bank, [(sent.id, terms[0]), (kept.id, terms[1])])
+        needles = [leads(each)[0].encode() for each in terms]
+        folder = stack.data / "vectors"
+        assert [files_hold(folder, needle) for needle in needles] == [True, True]
+        async with stack.channel("compliance") as channel:
+            compliance = compliance_pb2_grpc.ComplianceServiceStub(channel)
+            erase = compliance_pb2.EraseMemoriesRequest(bank=bank, memory_ids=[sent.id])
+            erasure_id = (await compliance.EraseMemories(erase, metadata=officer)).erasure_id
+            ask = compliance_pb2.GetErasureRequest(erasure_id=erasure_id)
+            async with asyncio.timeout(30):
+                while (await compliance.GetErasure(ask, metadata=officer)).erasure.state != "server_done":
+                    await asyncio.sleep(0.05)
+        assert [files_hold(folder, needle) for needle in needles] == [False, True]
+        assert await former.present(bank, [sent.id, kept.id]) == {kept.id}
+    finally:
+        await former.remove()
+        await former.close()
 
 
 async def test_who_may_not_read_a_bank_cannot_search_it(stack: RunningStack) -> None:

@@ -187,7 +187,9 @@ def _bank_lines(bank: dict[str, Any]) -> list[str]:
 
 
 def _policy_lines(policy: dict[str, Any]) -> list[str]:
-    return [f"{key:<24} {_shown(value)}" for key, value in policy.items()]
+    # A bank without a barrier of its own has the one of the deployment, which sync alone knows.
+    whole = {"barrier": "the deployment's", **policy}
+    return [f"{key:<24} {_shown(value)}" for key, value in whole.items()]
 
 
 def _shown(value: object) -> str:

@@ -8,7 +8,7 @@ from teamlore_client._store import Store
 
 PUSH_BATCH = 100
 PUSH_BYTES = 3_000_000
-"""Of one push, under the 4 MiB that a gRPC server takes by default."""
+"""Of one push, under the 4 MiB that the server takes in one request."""
 _PAGE = 1_000
 _RECORD_BYTES = 1_000  # more than the fields around the texts ever take
 

@@ -149,6 +149,10 @@ def test_banks_and_policies(fake: FakeAccess) -> None:
     assert json.loads(call("admin", "policy", "show", "project:x-1", "--json")[1])["policy"] == {
         "barrier": "off"
     }
+    bank.policy.ClearField("barrier")
+    bank.policy.pii = "off"
+    shown = call("admin", "policy", "show", "project:x-1")[1]
+    assert [line.split(maxsplit=1) for line in shown.splitlines()] == [["barrier", "the deployment's"], ["pii", "off"]]
     assert call("admin", "policy", "put", "project:x-1")[0] == 2
     code, said = call(
         "admin", "policy", "put", "project:x-1", "--no-team-memory", "--near-duplicate-threshold", "0.9"

@@ -13,7 +13,7 @@ from services.auth.tests.conftest import Auth
 from services.auth.tests.test_rules import TEAM, put
 
 DEFAULTS = pb.Policy(
-    barrier="redact", near_duplicates="skip", near_duplicate_threshold=0.95, classification="internal",
+    near_duplicates="skip", near_duplicate_threshold=0.95, classification="internal",
     team_memory=True, min_lane="synced", publish_requires_review=False, pii="off",
 )  # fmt: skip
 

@@ -1202,7 +1202,9 @@ class Policy(_message.Message):
     PUBLISH_REQUIRES_REVIEW_FIELD_NUMBER: _builtins.int
     PII_FIELD_NUMBER: _builtins.int
     barrier: _builtins.str
-    """What becomes of secrets in a text: `redact`, `reject` or `off`."""
+    """What becomes of secrets in a text: `redact`, `reject` or `off`. Absent of a bank that was given none: there counts
+    what the deployment says (TEAMLORE_SECRETS_BARRIER of sync).
+    """
     near_duplicates: _builtins.str
     """What becomes of a near-duplicate: `skip`, `warn` or `off`."""
     near_duplicate_threshold: _builtins.float
@@ -1295,7 +1297,7 @@ class Bank(_message.Message):
     """Whether it is archived: readable, not writable."""
     @_builtins.property
     def policy(self) -> Global___Policy:
-        """Its policy, every field present."""
+        """Its policy, every field present; a barrier only where the bank was given one."""
 
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:

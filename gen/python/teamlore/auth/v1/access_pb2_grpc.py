@@ -290,7 +290,8 @@ class AccessServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ApplyAccess(self, request, context):
-        """Makes groups, grants, Teams and banks what a document says, or only tells the difference.
+        """Makes groups, grants, Teams and banks what a document says, or only tells the difference. A request has at most 4 MiB;
+        gRPC cuts a larger one with RESOURCE_EXHAUSTED and no details.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

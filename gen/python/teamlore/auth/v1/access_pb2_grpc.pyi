@@ -80,7 +80,9 @@ class AccessServiceStub:
     PutPolicy: _grpc.UnaryUnaryMultiCallable[_access_pb2.PutPolicyRequest, _access_pb2.PutPolicyResponse]
     """Sets how a bank treats what is written to it and what it serves."""
     ApplyAccess: _grpc.UnaryUnaryMultiCallable[_access_pb2.ApplyAccessRequest, _access_pb2.ApplyAccessResponse]
-    """Makes groups, grants, Teams and banks what a document says, or only tells the difference."""
+    """Makes groups, grants, Teams and banks what a document says, or only tells the difference. A request has at most 4 MiB;
+    gRPC cuts a larger one with RESOURCE_EXHAUSTED and no details.
+    """
 
 @_typing.type_check_only
 class AccessServiceAsyncStub(AccessServiceStub):
@@ -134,7 +136,9 @@ class AccessServiceAsyncStub(AccessServiceStub):
     PutPolicy: _aio.UnaryUnaryMultiCallable[_access_pb2.PutPolicyRequest, _access_pb2.PutPolicyResponse]  # type: ignore[assignment]
     """Sets how a bank treats what is written to it and what it serves."""
     ApplyAccess: _aio.UnaryUnaryMultiCallable[_access_pb2.ApplyAccessRequest, _access_pb2.ApplyAccessResponse]  # type: ignore[assignment]
-    """Makes groups, grants, Teams and banks what a document says, or only tells the difference."""
+    """Makes groups, grants, Teams and banks what a document says, or only tells the difference. A request has at most 4 MiB;
+    gRPC cuts a larger one with RESOURCE_EXHAUSTED and no details.
+    """
 
 class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
     """AccessService manages who may do what."""
@@ -311,6 +315,8 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _access_pb2.ApplyAccessRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.ApplyAccessResponse, _abc.Awaitable[_access_pb2.ApplyAccessResponse]]:
-        """Makes groups, grants, Teams and banks what a document says, or only tells the difference."""
+        """Makes groups, grants, Teams and banks what a document says, or only tells the difference. A request has at most 4 MiB;
+        gRPC cuts a larger one with RESOURCE_EXHAUSTED and no details.
+        """
 
 def add_AccessServiceServicer_to_server(servicer: AccessServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

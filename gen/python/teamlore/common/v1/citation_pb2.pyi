@@ -28,8 +28,9 @@ class Citation(_message.Message):
     """`https:` or `http:`, or `repo:` and a path in the project's repository, such as `repo:docs/adr/0003.md@4f2a9c1#L12`.
     An address has a host in ASCII and no user name or password; a path is relative, without `..`, a backslash or a drive.
     Neither holds a blank or a character that shows nothing or turns writing around. What lies on one machine or in
-    one network only (localhost, a name of one word or below .local, .lan or .internal, a private number, a path that begins
-    with `~`) lets nobody vouch for a claim: it is left out, and its words stand as the excerpt.
+    one network only (localhost, a name of one word or below an end that networks give themselves, such as .local, .corp or
+    .internal, a private number, a path that begins with `~`), or goes up by `..`, also where that is written with `%`,
+    lets nobody vouch for a claim: it is left out, and its words stand as the excerpt.
     """
     excerpt: _builtins.str
     """The words that matter, at most 2,000 characters; secrets and personal data leave it as they leave the text."""

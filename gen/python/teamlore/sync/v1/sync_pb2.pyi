@@ -181,7 +181,9 @@ class PushRequest(_message.Message):
     """The bank."""
     @_builtins.property
     def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___Record]:
-        """1 to 100 records; each is validated alone, so that a bad one is that record's `rejected`."""
+        """1 to 100 records; each is validated alone, so that a bad one is that record's `rejected`. The whole request has at most
+        4 MiB.
+        """
 
     def __init__(
         self,

@@ -68,7 +68,9 @@ class SyncServiceServicer:
 
     def Push(self, request, context):
         """Stores up to 100 records, each as exactly one memory with the id the client gave; one answer per record. The answers
-        tell a caller without `read` whether a text that it knows is in the bank, and under which id.
+        tell a caller without `read` whether a text that it knows is in the bank, and under which id. A request has at most
+        4 MiB (4,194,304 bytes) on the wire: records that are each within their limits may be more together, and are then
+        refused with FIELD_INVALID for `records`, all of them; send them in several requests.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -76,7 +78,9 @@ class SyncServiceServicer:
 
     def PushStream(self, request_iterator, context):
         """Stores any number of records, a batch at a time; each batch is answered when it is committed, in order. A client that
-        was cut sends again from the first batch without an answer: what was stored is `unchanged`.
+        was cut sends again from the first batch without an answer: what was stored is `unchanged`. FIELD_INVALID ends the
+        stream for the sake of that first batch: sent again as it is it will be refused again. A batch has at most 4 MiB, as a
+        request of Push has; of a larger one nothing is stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -35,11 +35,15 @@ class SyncServiceStub:
     def __new__(cls, channel: _aio.Channel) -> SyncServiceAsyncStub: ...
     Push: _grpc.UnaryUnaryMultiCallable[_sync_pb2.PushRequest, _sync_pb2.PushResponse]
     """Stores up to 100 records, each as exactly one memory with the id the client gave; one answer per record. The answers
-    tell a caller without `read` whether a text that it knows is in the bank, and under which id.
+    tell a caller without `read` whether a text that it knows is in the bank, and under which id. A request has at most
+    4 MiB (4,194,304 bytes) on the wire: records that are each within their limits may be more together, and are then
+    refused with FIELD_INVALID for `records`, all of them; send them in several requests.
     """
     PushStream: _grpc.StreamStreamMultiCallable[_sync_pb2.PushStreamRequest, _sync_pb2.PushStreamResponse]
     """Stores any number of records, a batch at a time; each batch is answered when it is committed, in order. A client that
-    was cut sends again from the first batch without an answer: what was stored is `unchanged`.
+    was cut sends again from the first batch without an answer: what was stored is `unchanged`. FIELD_INVALID ends the
+    stream for the sake of that first batch: sent again as it is it will be refused again. A batch has at most 4 MiB, as a
+    request of Push has; of a larger one nothing is stored.
     """
     GetMemories: _grpc.UnaryUnaryMultiCallable[_sync_pb2.GetMemoriesRequest, _sync_pb2.GetMemoriesResponse]
     """Gives live memories by their ids."""
@@ -61,11 +65,15 @@ class SyncServiceAsyncStub(SyncServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Push: _aio.UnaryUnaryMultiCallable[_sync_pb2.PushRequest, _sync_pb2.PushResponse]  # type: ignore[assignment]
     """Stores up to 100 records, each as exactly one memory with the id the client gave; one answer per record. The answers
-    tell a caller without `read` whether a text that it knows is in the bank, and under which id.
+    tell a caller without `read` whether a text that it knows is in the bank, and under which id. A request has at most
+    4 MiB (4,194,304 bytes) on the wire: records that are each within their limits may be more together, and are then
+    refused with FIELD_INVALID for `records`, all of them; send them in several requests.
     """
     PushStream: _aio.StreamStreamMultiCallable[_sync_pb2.PushStreamRequest, _sync_pb2.PushStreamResponse]  # type: ignore[assignment]
     """Stores any number of records, a batch at a time; each batch is answered when it is committed, in order. A client that
-    was cut sends again from the first batch without an answer: what was stored is `unchanged`.
+    was cut sends again from the first batch without an answer: what was stored is `unchanged`. FIELD_INVALID ends the
+    stream for the sake of that first batch: sent again as it is it will be refused again. A batch has at most 4 MiB, as a
+    request of Push has; of a larger one nothing is stored.
     """
     GetMemories: _aio.UnaryUnaryMultiCallable[_sync_pb2.GetMemoriesRequest, _sync_pb2.GetMemoriesResponse]  # type: ignore[assignment]
     """Gives live memories by their ids."""
@@ -90,7 +98,9 @@ class SyncServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_sync_pb2.PushResponse, _abc.Awaitable[_sync_pb2.PushResponse]]:
         """Stores up to 100 records, each as exactly one memory with the id the client gave; one answer per record. The answers
-        tell a caller without `read` whether a text that it knows is in the bank, and under which id.
+        tell a caller without `read` whether a text that it knows is in the bank, and under which id. A request has at most
+        4 MiB (4,194,304 bytes) on the wire: records that are each within their limits may be more together, and are then
+        refused with FIELD_INVALID for `records`, all of them; send them in several requests.
         """
 
     @_abc_1.abstractmethod
@@ -100,7 +110,9 @@ class SyncServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_sync_pb2.PushStreamResponse], _abc.AsyncIterator[_sync_pb2.PushStreamResponse]]:
         """Stores any number of records, a batch at a time; each batch is answered when it is committed, in order. A client that
-        was cut sends again from the first batch without an answer: what was stored is `unchanged`.
+        was cut sends again from the first batch without an answer: what was stored is `unchanged`. FIELD_INVALID ends the
+        stream for the sake of that first batch: sent again as it is it will be refused again. A batch has at most 4 MiB, as a
+        request of Push has; of a larger one nothing is stored.
         """
 
     @_abc_1.abstractmethod
