@@ -67,12 +67,12 @@ class Reading:
 def normalised(text: str) -> str:
     """The text in Unicode's composed form, with single blanks: texts that differ in no more say the same.
 
-    Where lines are indented or fenced, as in code, YAML and nested lists, lines and indentation stay: they say what
+    Where a line is indented or begins with a sign, as in code, YAML and lists, lines and indentation stay: they say what
     belongs to what.
     """
     plain = unicodedata.normalize("NFC", text).strip()
     lines = plain.splitlines()
-    if "```" in plain or any(line[:1].isspace() and not line.isspace() for line in lines[1:]):
+    if len(lines) > 1 and any(not line[0].isalnum() for line in lines if line.strip()):
         return "\n".join(line.rstrip() for line in lines)
     return " ".join(plain.split())
 
@@ -114,6 +114,6 @@ def _is_article(parts: list[str], place: int) -> bool:
 
 def _plain(word: str) -> str:
     """A word in lower case without the s of a plural or of a third person; a number in digits."""
-    if len(word) < 4 or word[-1] != "s" or word[-2] in "siu" or "-" in word or word in _NO_PLURALS:
+    if len(word) < 4 or word[-1] != "s" or "-" in word or word in _NO_PLURALS:
         return _NUMERALS.get(word, word)
     return word[:-1] if _VOWEL.search(word) else word

@@ -395,6 +395,15 @@ CLOSE = [
     ("Use plan a and plan b.", "Use plan and plan b."),
     ("Use drive a.", "Use drive."),
     ("Serve http here.", "Serve https here."),
+    ("Use the order-service account.", "Use the order-services account."),
+    ("# disabled\nPermitRootLogin yes", "# disabled PermitRootLogin yes"),
+    ("- Deploy\n- Test", "- Deploy - Test"),
+    ("GraphQL serves it.", "Graphql serves it."),
+    ("C is used here.", "c is used here."),
+    ("Post it in Teams.", "Post it in Team."),
+    ("Set a = b here.", "Set = b here."),
+    ("Run cp -r src .", "Run cp -r src"),
+    ("Match *.", "Match *"),
     ("A few tests may fail.", "Few tests may fail."),
     ("Deploy the first, then test.", "Deploy first, then test."),
     ("We keep a little in reserve.", "We keep little in reserve."),
@@ -426,6 +435,8 @@ SAME = [
     ("We use SQS for the order queue.", "We use SQS for the order queue"),
     ("We use SQS for the order queue.", "we use SQS for the order queue."),
     ("We use SQS for the order queue.", "We use SQS for order queues"),
+    ("- We  use SQS.", "- We use SQS."),
+    ("We use SQS\n \nfor orders.", "We use SQS for orders."),
     ("We use SQS for the order queue.", "  We use SQS\nfor the   order queue.\n"),
     ("We do not use Kafka for orders.", "We don't use Kafka for orders."),
     ("We do not use Kafka for orders.", "We don\u2019t use Kafka for orders."),
@@ -496,7 +507,7 @@ def test_it_is_symmetric_over_words_as_well(one: list[str], other: list[str]) ->
 
 @given(WORDS, st.sampled_from((" ", "  ", "\n", "\u00a0")), st.sampled_from((".", "")))
 def test_blanks_of_prose_and_the_last_stop_say_nothing(words: list[str], blank: str, stop: str) -> None:
-    assume(words[-1].isalnum())
+    assume(words[-1].isalnum() and ("\n" != blank or all(word[0].isalnum() for word in words)))
     assert not differs(" ".join(words), f"{blank}{blank.join(words)}{stop}{blank}")
 
 
