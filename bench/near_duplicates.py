@@ -180,10 +180,10 @@ async def against_embedder(
 
 
 def _said_again(text: str, rng: random.Random) -> str:
-    """With two words more that say nothing: the words alone tell neither that it repeats the text nor that it does not."""
+    """With two articles more, which say nothing: the words alone tell neither that it repeats the text nor that it does not."""
     while True:
         words = text.split()
-        for more in ("already", "here"):
+        for more in ("the", "the"):
             words.insert(rng.randrange(1, len(words)), more)
         changed = " ".join(words)
         alike = product(KEYS.of("", text), KEYS.of("", changed))

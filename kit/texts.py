@@ -30,8 +30,16 @@ def as_drawn(text: str) -> tuple[str, list[int]] | None:
 
 
 def normalised(text: str) -> str:
-    """The text in Unicode's composed form, with single blanks: texts that differ in no more say the same."""
-    return " ".join(unicodedata.normalize("NFC", text).split())
+    """The text in Unicode's composed form, with single blanks: texts that differ in no more say the same.
+
+    Where a line is indented or begins with a sign, as in code, YAML and lists, lines and indentation stay: they say what
+    belongs to what.
+    """
+    plain = unicodedata.normalize("NFC", text).strip()
+    lines = plain.splitlines()
+    if len(lines) > 1 and any(not line[0].isalnum() for line in lines if line.strip()):
+        return "\n".join(line.rstrip() for line in lines)
+    return " ".join(plain.split())
 
 
 def visible(text: str) -> bool:

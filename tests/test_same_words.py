@@ -30,7 +30,7 @@ def test_a_letter_is_seen_by_both_or_by_none() -> None:
     assert [each for each in every if _memory.visible(each) != texts.visible(each)] == []
 
 
-@given(TEXT)
+@given(TEXT | st.text("a- \n\t\u1fef", max_size=8))
 def test_the_same_words_are_the_same_to_both(text: str) -> None:
     assert normalised(text) == texts.normalised(text)
 

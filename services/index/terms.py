@@ -102,7 +102,7 @@ def weigh(text: str) -> dict[str, float]:
     telling = {
         term: weight for term, weight in weights.items() if weight > _COMMON_WEIGHT and term not in _BESIDE
     }
-    return telling or weights or dict.fromkeys(normalised(text).replace(" ", ""), 1.0)
+    return telling or weights or dict.fromkeys("".join(normalised(text).split()), 1.0)
 
 
 @lru_cache(maxsize=100_000)

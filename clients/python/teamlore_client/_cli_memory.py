@@ -181,8 +181,8 @@ def _held_instead(at: Here, memory: Memory) -> str:
 def _agreed(at: Here, memory: Memory, held: str, yes: bool) -> None:
     """Name what else would go, and return once that is agreed to; nothing has changed by then.
 
-    `held` is what the team holds in place of the memory, empty for none: its author is named first. So are the other
-    chunks that go with it. Nothing is asked where only the memory itself goes.
+    `held` is what the team holds in place of the memory, empty for none: its author is named first, and what it says
+    where that is another text. So are the other chunks that go with it. Nothing is asked where only the memory itself goes.
     """
     membership = at.laptop.memberships.get(memory.bank)
     assert membership is not None  # the caller looked
@@ -200,6 +200,8 @@ def _agreed(at: Here, memory: Memory, held: str, yes: bool) -> None:
     said = f"--team erases {memory.id} for everyone"
     if held:
         said = f"the team holds {held} (saved by {by}) in place of this memory; --team erases that for everyone"
+        if doomed.text != memory.text:
+            said += f'; it says "{shown(" / ".join(doomed.text.splitlines()))}"'
     said += _others(doomed)
     at.out.note(said)
     if yes:

@@ -119,7 +119,7 @@ class TeamClient(Connection):
             return None
         texts = tuple(each.text for each in answer.memories if each.id != id_)
         count = len(answer.memories) + len(answer.remaining_ids)
-        return Doomed(named.author, count - 1, texts, perhaps_more=count >= TOGETHER_MOST)
+        return Doomed(named.author, count - 1, texts, perhaps_more=count >= TOGETHER_MOST, text=named.text)
 
     def forget(self, bank: str, ids: Sequence[str]) -> Forgotten:
         """Erase memories for the whole team."""

@@ -108,6 +108,8 @@ class Doomed:
     """Texts of some of those."""
     perhaps_more: bool = False
     """True where the server named as many as it names at most: then more may go."""
+    text: str = ""
+    """Of the memory itself."""
 
 
 class Team(Protocol):

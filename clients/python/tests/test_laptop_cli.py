@@ -333,7 +333,8 @@ def test_what_the_team_holds_in_its_place_goes_once_its_author_is_named(
 
     monkeypatch.setattr("teamlore_client._rpc.TeamClient.forget", forget)
     monkeypatch.setattr("teamlore_client._rpc.TeamClient.erasure_state", lambda *_: "server_done")
-    doomed = Doomed(author, 5, ("first\nsecond", "b", "c", "d")) if author else None
+    text = "mine" if author == "user:bob" else "their own\x1b[2J\n  words"
+    doomed = Doomed(author, 5, ("first\nsecond", "b", "c", "d"), text=text) if author else None
     monkeypatch.setattr("teamlore_client._rpc.TeamClient.doomed", lambda *_: doomed)
     monkeypatch.setattr(
         "teamlore_client._rpc.TeamClient.who_am_i", lambda *_: Identity("user:bob", ("read", "forget"))
@@ -344,6 +345,8 @@ def test_what_the_team_holds_in_its_place_goes_once_its_author_is_named(
         return
     assert code == 3 and f"saved by {'you' if author == 'user:bob' else 'alice'}" in said
     assert 'with it 5 that the same author saved at once: "first"; "b"; "c", and 2 more' in " ".join(said.split())
+    told = 'it says "their own\\x1b[2J / words"' in " ".join(said.split())
+    assert told is (author == "user:alice") and ("it says" in said) is told
     with monkeypatch.context() as asked:
         asked.setattr(_cli_memory, "agreed", lambda *_: False)
         assert call("memory", "forget", made.id, "--team")[0] == 3

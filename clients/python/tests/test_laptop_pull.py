@@ -124,7 +124,7 @@ def test_a_near_duplicate_of_ones_own_is_skipped_but_a_contradiction_is_not(
 ) -> None:
     mine = save(bob, "We use Kafka for orders")
     for text in (
-        "We use Kafka for our orders",
+        "We use Kafka for the order",
         "We do not use Kafka for orders",
         "We use Kafka 3 for orders",
     ):
@@ -134,7 +134,7 @@ def test_a_near_duplicate_of_ones_own_is_skipped_but_a_contradiction_is_not(
     assert done.pulled.near_duplicates == 1
     assert done.pulled.stored == 2
     assert done.verified
-    assert "We use Kafka for our orders" not in here(bob)
+    assert "We use Kafka for the order" not in here(bob)
     assert [own for _, own in bob.state.skipped(BANK).items()] == [mine.id]
 
 
@@ -164,7 +164,7 @@ def test_the_packaged_model_keeps_what_it_cannot_tell_apart(home: Path, team: Fa
             save(carol, own)
             team.write(memory(theirs))
         save(carol, "We use SQS for the order queue.")
-        team.write(memory("We use SQS for the order queue!"))
+        team.write(memory("We use SQS for the order queues"))
         done = run(carol, team)
     assert (done.pulled.stored, done.pulled.near_duplicates) == (3, 1)
 
@@ -174,19 +174,19 @@ def test_ones_own_is_found_behind_any_number_of_teammates_who_say_the_same(
 ) -> None:
     save(bob, "We use Kafka for orders")
     others = [f"We do not use Kafka for {what}" for what in range(30)]
-    embedder.near |= dict.fromkeys([*others, "We use Kafka for our orders"], "We use Kafka for orders")
+    embedder.near |= dict.fromkeys([*others, "We use Kafka for the order"], "We use Kafka for orders")
     for text in others:
         team.write(memory(text))
     assert run(bob, team).pulled.stored == 30
-    team.write(memory("We use Kafka for our orders"))
+    team.write(memory("We use Kafka for the order"))
     assert run(bob, team).pulled.near_duplicates == 1
 
 
 def test_ones_own_that_is_hidden_hides_nobody_elses(bob: Laptop, team: FakeTeam, embedder: FakeEmbedder) -> None:
     mine = save(bob, "We use Kafka for orders")
     bob.store.put_standing([replace(mine, standing=Standing(version=2, status="superseded"))])
-    embedder.near["We use Kafka for our orders"] = "We use Kafka for orders"
-    team.write(memory("We use Kafka for our orders"))
+    embedder.near["We use Kafka for the order"] = "We use Kafka for orders"
+    team.write(memory("We use Kafka for the order"))
     assert run(bob, team).pulled.stored == 1
 
 
@@ -197,6 +197,8 @@ def test_ones_own_that_is_hidden_hides_nobody_elses(bob: Laptop, team: FakeTeam,
         ("Deploy before the tests", "Deploy after the tests"),
         ("alice reviews what bob writes", "bob reviews what alice writes"),
         ("Warmer than -5 degrees", "Warmer than 5 degrees"),
+        ("Nobody approves pull requests", "Nobody approves their own pull requests"),
+        ("if retry:\n    log()\nsend()", "if retry:\n    log()\n    send()"),
     ],
 )
 def test_a_teammates_contradiction_comes_whatever_the_model_says(
@@ -216,8 +218,8 @@ def test_what_is_private_stands_for_nobody_elses(
     mine = save(bob, "We use Kafka for orders", tags=() if kept == "withheld" else ("a", kept))
     if kept == "withheld":
         bob.state.withhold(BANK, [mine.id])
-    embedder.near["We use Kafka for our orders"] = "We use Kafka for orders"
-    team.write(memory("We use Kafka for our orders"))
+    embedder.near["We use Kafka for the order"] = "We use Kafka for orders"
+    team.write(memory("We use Kafka for the order"))
     assert run(bob, team).pulled.stored == 1
 
 
@@ -227,8 +229,8 @@ def test_what_was_left_out_comes_once_its_reason_is_gone(
     bob: Laptop, team: FakeTeam, embedder: FakeEmbedder, gone: str, by: str
 ) -> None:
     mine = save(bob, "We use Kafka for orders")
-    embedder.near |= dict.fromkeys(["We use Kafka for our orders", "We used Kafka for the order"], mine.text)
-    theirs = team.write(memory("We use Kafka for our orders"))
+    embedder.near |= dict.fromkeys(["We use Kafka for the order", "We use Kafka for orders."], mine.text)
+    theirs = team.write(memory("We use Kafka for the order"))
     assert run(bob, team, from_start=by == "list").pulled.near_duplicates == 1
     assert (run(bob, team).pulled, team.calls.count("get_memories")) == (Pulled(), 0)
     if gone == "forgotten":
@@ -242,7 +244,7 @@ def test_what_was_left_out_comes_once_its_reason_is_gone(
         run(bob, team)
     done = run(bob, team)
     assert (done.pulled.stored, done.verified) == (1, True)
-    assert here(bob)["We use Kafka for our orders"] == "user:alice"
+    assert here(bob)["We use Kafka for the order"] == "user:alice"
     assert (bob.state.skipped(BANK), bob.state.pulled(BANK)) == ({}, {theirs})
     assert (run(bob, team).pulled, team.calls.count("get_memories")) == (Pulled(), 2)
 
@@ -251,9 +253,9 @@ def test_what_was_left_out_and_repeats_another_of_ones_own_waits_for_that_one(
     bob: Laptop, team: FakeTeam, embedder: FakeEmbedder
 ) -> None:
     again = "We use Kafka for the orders"
-    embedder.near |= dict.fromkeys(["We use Kafka for our orders", again], "We use Kafka for orders")
+    embedder.near |= dict.fromkeys(["We use Kafka for the order", again], "We use Kafka for orders")
     first, second = save(bob, "We use Kafka for orders"), save(bob, again)
-    theirs = team.write(memory("We use Kafka for our orders"))
+    theirs = team.write(memory("We use Kafka for the order"))
     run(bob, team)
     reason = bob.state.skipped(BANK)[theirs]
     bob.store.erase([reason])
@@ -264,10 +266,10 @@ def test_what_was_left_out_and_repeats_another_of_ones_own_waits_for_that_one(
 def test_two_teammates_who_say_nearly_the_same_are_both_kept(
     bob: Laptop, team: FakeTeam, embedder: FakeEmbedder
 ) -> None:
-    embedder.near["We use Kafka for our orders"] = "We use Kafka for orders"
+    embedder.near["We use Kafka for the order"] = "We use Kafka for orders"
     team.write(memory("We use Kafka for orders"))
     run(bob, team)
-    team.write(memory("We use Kafka for our orders"), "user:carol")
+    team.write(memory("We use Kafka for the order"), "user:carol")
     assert run(bob, team).pulled.near_duplicates == 0
     assert len(here(bob)) == 2
 

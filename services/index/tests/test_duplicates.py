@@ -24,7 +24,8 @@ from services.index.vectors import Vectors
 
 BANK = "project:duplicates-1"
 QUEUE = "We use SQS for the order queue because Kafka was too much to run."
-NEARLY = "We use SQS for the order queue because Kafka was too much to run here."
+NEARLY = "We use SQS for order queues because Kafka was too much to run."
+AGAIN = "We use SQS for the order queues because Kafka was too much to run"
 DENIED = "We do not use SQS for the order queue because Kafka was too much to run."
 OTHER = "The design team meets on Tuesdays at ten."
 
@@ -146,6 +147,14 @@ async def test_what_words_decide_asks_no_model(bench: Bench) -> None:
     assert bench.embedding.asked == []
 
 
+@pytest.mark.parametrize("threshold", [0.95, 0.5])
+async def test_what_belongs_to_another_line_is_another_text(bench: Bench, threshold: float) -> None:
+    beside, within = "if retry:\n    log()\nsend()", "if retry:\n    log()\n    send()"
+    await bench.stored(beside=beside)
+    await bench.followed(TERMS, VECTORS)
+    assert await bench.repeats(within, f"{beside}\n", within, threshold=threshold) == ["", "beside", "asked-000"]
+
+
 async def test_what_has_no_vector_yet_is_met_by_its_terms_in_flight_and_on_another_replica(
     bench: Bench,
 ) -> None:
@@ -194,7 +203,7 @@ async def test_what_is_forgotten_while_the_model_is_asked_is_not_named(
 
     assert await bench.repeats(NEARLY, threshold=threshold) == ["queue"]
     bench.embedding.meanwhile = forget
-    assert await bench.repeats(NEARLY + " Really.", threshold=threshold) == [""]
+    assert await bench.repeats(AGAIN, threshold=threshold) == [""]
 
 
 @pytest.mark.parametrize("threshold", [0.95, 0.5])
@@ -216,8 +225,7 @@ async def test_what_nobody_recalls_is_repeated_by_nothing(bench: Bench, status: 
     # While the model is asked, the team changes its mind.
     await called("current")
     bench.embedding.meanwhile = lambda: called(status)
-    again = NEARLY + " Really."
-    assert await bench.repeats(again, threshold=threshold) == named[:1]
+    assert await bench.repeats(AGAIN, threshold=threshold) == named[:1]
 
     # What is not recalled hides nothing that is, though it has the very words.
     bench.embedding.meanwhile = nothing

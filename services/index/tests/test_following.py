@@ -102,6 +102,6 @@ def test_of_equals_the_stored_memory_is_named() -> None:
 
 
 def test_what_denies_a_text_does_not_repeat_it_however_near() -> None:
-    texts = ["We deploy on Fridays.", "We never deploy on Fridays.", "We deploy on Fridays!"]
+    texts = ["We deploy on Fridays.", "We never deploy on Fridays.", "We deploy on Fridays"]
     hits = [[], [Hit("a", 0.99)], [Hit("b", 0.999), Hit("a", 0.98)]]
     assert names(decide(["a", "b", "c"], texts, hits, {}, 0.95)) == [None, None, "a"]

@@ -521,6 +521,13 @@ def test_no_record_costs_its_push_the_near_duplicate_check() -> None:
     assert len(widest) == 100 and request.ByteSize() < 4 * 1024 * 1024
 
 
+def test_what_belongs_to_another_line_is_asked_about_as_it_is_written() -> None:
+    beside, within = "a:\n  b: 1\nc: 2", "a:\n  b: 1\n  c: 2"
+    candidates, repeated = question(drafts(beside, within, f"{beside} \n"))
+    assert [each.text for each in candidates] == [beside, within]
+    assert repeated == {"draft-002": "draft-000"}
+
+
 async def test_equal_texts_of_one_push_are_one_whatever_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
     client = IndexClient("127.0.0.1:1", "")
     long = "w" * 60_000
