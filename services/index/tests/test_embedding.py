@@ -75,7 +75,7 @@ async def begun(embedding: Embedding, texts: Sequence[str], urgency: Urgency) ->
 
 async def test_each_text_gets_its_own_vector_in_the_order_asked(embedding: Embedding, model: Model) -> None:
     model.go.release(100)
-    texts = ["x" * (7 * number % 50 + 1) for number in range(50)] + ["cut  off", "blank \n s"]
+    texts = ["x" * (7 * number % 50 + 1) for number in range(50)] + ["cut  off", "blank \n\ns"]
     seen = await embedding.embed(texts, Urgency.CHECK)
     assert [one.vector[0] for one in seen] == [len(" ".join(text.split())) for text in texts]
     assert [one.whole for one in seen] == [True] * 50 + [False, True]
