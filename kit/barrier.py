@@ -49,7 +49,7 @@ _OWN = {
         r"(?P<value>(?=[^\s]{0,199}[0-9=])[^\s\"'`\\,;&<]{6,})"
     ),
     # A user may be left out, and a secret may hold an @: it ends at the last one before the path.
-    "Basic Auth Credentials": re.compile(r"://[^\s/?#\"'<>:]{0,200}:(?P<value>[^\s/?#\"'<>]{1,1000})@"),
+    "Basic Auth Credentials": re.compile(r"://[^\s/?#\"'<>:]{0,200}:(?P<value>(?:[^\s/?#\"'<>]|(?<=\w)'(?=\w)){1,1000})@"),
 }
 _HINTS = {
     "Private Key": "-----BEGIN |PuTTY-User-Key-File-",

@@ -55,7 +55,7 @@ QUOTED = "|".join(
         ("turned", "\u2018", "\u2019"), ("low", "\u201e", "\u201c\u201d"), ("angle", "\xab", "\xbb"),
     )
 )  # fmt: skip
-_FENCED = r"(?:\r?\n[ \t]{0,40})?(?P<fence>\"\"\"|'''|```)(?P<fenced>(?:(?!(?P=fence))[\s\S]){6,1000})(?P=fence)"
+_FENCED = r"(?:(?<![)>]:)\r?\n[ \t]{0,40})?(?P<fence>\"\"\"|'''|```)(?P<fenced>(?:(?!(?P=fence))[\s\S]){6,1000})(?P=fence)"
 _ENCLOSED = (
     rf"(?P<opening>{_CODED}|\\{{1,7}}[\"'`]|(?:\"\"|''|``)(?=[^\s\"'`,;:)}}\]])|(?:\*\*|__|~~)(?=\S))"
     r"(?P<enclosed>(?:(?!(?<!\\)(?P=opening))[^\n]){6,1000})(?<!\\)(?P=opening)"
@@ -65,9 +65,9 @@ _BLOCK = (
     r"(?P<block>\S[^\n]*(?:\n(?P=indent)[^\n]*|\n[ \t]*(?=\n))*)"
 )
 _OPENING = rf"(?:{_TAG}|{_CODED}){{0,3}}(?:[\\\"'`*~]{{1,8}}(?![\\\"'`*~]))?"
-_BARE = rf"{_OPENING}(?P<value>(?:[^\s\"'<]|<(?!/)|(?<=\w)[\"'](?=\w)){{6,}})"
+_BARE = rf"{_OPENING}(?:(?:bearer|basic)[ \t]{{1,4}}(?=\S))?(?P<value>(?:[^\s\"'<]|<(?!/)|</(?=\w+>\w)|(?<=\w)[\"'](?=\w)){{6,}})"
 _CELL = (
-    rf"{_OPENING}(?P<cell>(?=[^\s|]{{0,199}}[0-9@#$%^&*+=!])[^\s\"'`$<({{\[/~.|>*\\-][^\s\"'`|<*\\]{{7,399}})"
+    rf"{_OPENING}(?!\d{{4}}-\d\d-\d\d\b)(?P<cell>(?=[^\s|]{{0,199}}[0-9@#$%^&*+=!])[^\s\"'`$<({{\[/~.|>*\\-][^\s\"'`|<*\\]{{7,399}})"
     rf"(?=(?:{_CODED})?[\\\"'`*~_]{{0,8}}[ \t]{{0,40}}(?:[|\r\n<]|\Z)|[,;.)](?:\s|\Z))"
 )
 _ELEMENT = r"(?:[ \t][^<>\n]{0,200})?>\s{0,40}(?:<!\[CDATA\[)?(?P<element>[^<>]{6,1000})(?:\]\]>\s{0,40})?</"
@@ -92,9 +92,16 @@ HINT = (
     rf"|{KEYWORD}[^<>\n]*>|--\S*{KEYWORD}(?i:[_-]key)?[ \t]"
 )
 """What all that these patterns find holds, for RE2."""
+_PROPERTIES = (
+    "count total limit budget length size ttl usage used window lifetime expiry expires expired expiration second minute hour"
+    " day age"
+).split()
 _COUNTED = re.compile(
-    r"(?i:count|total|limit|budget|length|size|ttl|usage|used|window|lifetime|expir|seconds|minutes|hours|days|age)"
+    rf"(?<![A-Za-z])(?i:{'|'.join(_PROPERTIES)})s?(?![a-z])"
+    rf"|(?<=[a-z])(?:{'|'.join(map(str.capitalize, _PROPERTIES))})s?(?![a-z])"
 )
+"""Whole words of a name: a password_manager holds no age, a token_message no age either."""
+_OF_NAME = re.compile(r"[\w-]*(?: \w+)?")
 _AMOUNT = re.compile(r"-?[0-9][0-9,_]*(?:\.[0-9]+)?")
 _MEASURE = re.compile(r"-?[0-9][0-9,_]*(?:\.[0-9]+)?(?:[A-Za-z]{1,7}|%)?")
 
@@ -102,6 +109,6 @@ _MEASURE = re.compile(r"-?[0-9][0-9,_]*(?:\.[0-9]+)?(?:[A-Za-z]{1,7}|%)?")
 def is_count(name: str, value: str) -> bool:
     """Whether a number is one of secrets or of their properties, and so is none: total_tokens, token_count, token_ttl."""
     value = value.rstrip(".,;)")
-    if _COUNTED.search(name):
+    if (own := _OF_NAME.match(name)) and _COUNTED.search(own[0]):
         return _MEASURE.fullmatch(value) is not None
     return "tokens" in name.lower() and _AMOUNT.fullmatch(value) is not None

@@ -131,12 +131,13 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 except Exception as error:
                     await self._refuse(seen, error, context)
 
-        async def stream(raw: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        async def stream(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
             seen = _Call(method.full_name)
             with _span(seen.method, context):
                 try:
                     await self._begin(method, seen, context)
                     with self._held(seen.caller), self._counted("stream", STREAM_BUDGET):
+                        raw = await self._only_message(context)
                         request, call = await self._admit(method, request_type, raw, context, seen)
                         with audit.calling(call):
                             async for answer in handler.unary_stream(request, context):
@@ -168,13 +169,13 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 except Exception as error:
                     await self._refuse(seen, error, context)
 
+        # On the wire it is the same. A handler of one request is called when that was read, one of a stream before.
         if method.client_streaming and method.server_streaming:
             return grpc.stream_stream_rpc_method_handler(streams, None, _as_bytes)
         if method.client_streaming:
             return grpc.stream_unary_rpc_method_handler(streams, None, _as_bytes)
         if method.server_streaming:
-            return grpc.unary_stream_rpc_method_handler(stream, None, _as_bytes)
-        # On the wire it is the same. A handler of one request is called when that was read, this one before.
+            return grpc.stream_stream_rpc_method_handler(stream, None, _as_bytes)
         return grpc.stream_unary_rpc_method_handler(unary, None, _as_bytes)
 
     async def _begin(self, method: MethodDescriptor, seen: _Call, context: Any) -> None:
@@ -230,14 +231,10 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
     async def _only_message(self, context: Any) -> bytes:
         """The message of a call that has one. Raises Refusal where none comes."""
-        try:
-            async with asyncio.timeout(IDLE_SECONDS):
-                raw = await context.read()
-        except TimeoutError as error:
-            raise _nothing_came() from error
-        if raw is grpc.aio.EOF:
+        raw = await self._arrives(context)
+        if raw is None:
             raise field_invalid("", "the call held no message")
-        return bytes(raw)
+        return raw
 
     async def _arrives(self, context: Any) -> bytes | None:
         """The next message of a stream; None at its end. Raises Refusal where none comes, or the process goes away."""

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from textwrap import dedent
 
 _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 """Letters and symbols that are drawn as nothing."""
@@ -35,10 +36,12 @@ def normalised(text: str) -> str:
     Where a line is indented or begins with a sign, as in code, YAML and lists, lines and indentation stay: they say what
     belongs to what.
     """
-    plain = unicodedata.normalize("NFC", text).strip()
-    lines = plain.splitlines()
-    if len(lines) > 1 and any(not line[0].isalnum() for line in lines if line.strip()):
-        return "\n".join(line.rstrip() for line in lines)
+    plain = unicodedata.normalize("NFC", text)
+    lines = [line.rstrip() for line in plain.splitlines()]
+    full = [place for place, line in enumerate(lines) if line]
+    begin = [lines[place] for place in full]
+    if len(begin) > 1 and not all(line[0].isalnum() for line in [begin[0].lstrip(), *begin[1:]]):
+        return dedent("\n".join(lines[full[0] : full[-1] + 1]))
     return " ".join(plain.split())
 
 

@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from textwrap import dedent
 
 _LOOKS = str.maketrans(
     {wide: wide - 0xFEE0 for wide in range(0xFF01, 0xFF5F)}
@@ -40,7 +41,8 @@ _MODALS = frozenset("will may can must".split())
 """Behind which no verb has an s: if it has, they are Will and May."""
 _NO_PLURALS = frozenset(
     """news means goods customs arms premises odds others besides dozens hundreds thousands millions billions
-    seconds minutes hours days weeks months quarters years""".split()
+    seconds minutes hours days weeks months quarters years sometimes mornings evenings nights weekends
+    mondays tuesdays wednesdays thursdays fridays saturdays sundays""".split()
 )
 """Words that say something else with an s than without: another thing, or another time."""
 _ONES = """one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
@@ -70,10 +72,12 @@ def normalised(text: str) -> str:
     Where a line is indented or begins with a sign, as in code, YAML and lists, lines and indentation stay: they say what
     belongs to what.
     """
-    plain = unicodedata.normalize("NFC", text).strip()
-    lines = plain.splitlines()
-    if len(lines) > 1 and any(not line[0].isalnum() for line in lines if line.strip()):
-        return "\n".join(line.rstrip() for line in lines)
+    plain = unicodedata.normalize("NFC", text)
+    lines = [line.rstrip() for line in plain.splitlines()]
+    full = [place for place, line in enumerate(lines) if line]
+    begin = [lines[place] for place in full]
+    if len(begin) > 1 and not all(line[0].isalnum() for line in [begin[0].lstrip(), *begin[1:]]):
+        return dedent("\n".join(lines[full[0] : full[-1] + 1]))
     return " ".join(plain.split())
 
 

@@ -7,6 +7,10 @@ from teamlore_embedder.polarity import Reading, normalised
 from teamlore_embedder.polarity import differs as readings_differ
 
 OTHER = [
+    ("  server:\n  port: 80", "server:\n  port: 80"),
+    ("  - a\n  - b", "- a\n  - b"),
+    ("freeze the release train on fridays", "freeze the release train on friday"),
+    ("Run the smoke test sometimes after a deploy.", "Run the smoke test sometime after a deploy."),
     ("We use Kafka for the order queue.", "We do not use Kafka for the order queue."),
     ("We use Kafka for the order queue.", "We don\u2019t use Kafka for the order queue."),
     ("We always retry a failed payment.", "We never retry a failed payment."),
@@ -432,6 +436,7 @@ CLOSE = [
 ]
 """What somebody might decide after the other: a skipped one would be lost."""
 SAME = [
+    ("  deploy()\n    notify()\n", "\ndeploy()\n  notify()"),
     ("We use SQS for the order queue.", "We use SQS for the order queue"),
     ("We use SQS for the order queue.", "we use SQS for the order queue."),
     ("We use SQS for the order queue.", "We use SQS for order queues"),
@@ -497,7 +502,7 @@ def _value(number: str) -> str:
 @given(st.text(max_size=80), st.text(max_size=80))
 def test_it_is_symmetric_and_no_text_differs_from_itself(one: str, other: str) -> None:
     assert differs(one, other) == differs(other, one)
-    assert not differs(one, " " + one + "\n")
+    assert not differs(one, "\n" + one + " \n")
 
 
 @given(WORDS, WORDS)

@@ -115,6 +115,21 @@ def test_a_value_that_its_key_makes_none_stays(key: str, value: str) -> None:
     assert Barrier("redact").check_value(key, value) == (value, ())
 
 
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [("PASSWORD_MANAGER=4711hunter", "PASSWORD_MANAGER="), ("secret_storage: 48213377", "secret_storage: "),
+     ("tokenMessage: 48213377", "tokenMessage: "), ("password (valid 30 days): 48213377", "password (valid 30 days): "),
+     ("token: Bearer s3cr3tV4lue9x", "token: Bearer "), ("password=abc</d>efg1", "password=")],
+)  # fmt: skip
+def test_a_part_of_another_word_makes_no_count_and_a_scheme_or_a_slash_ends_no_secret(text: str, left: str) -> None:
+    assert Barrier("redact").check(text).text == f"{left}[redacted: Secret Keyword]"
+
+
+def test_a_quote_within_the_secret_of_an_address_leaves_no_rest() -> None:
+    found = Barrier("redact").check("https://u:p@ss'w0rd!x9@h/x").text
+    assert found == "https://u:[redacted: Basic Auth Credentials]@h/x"
+
+
 def test_a_secret_in_a_value_goes_alone_and_one_among_tokens_goes() -> None:
     barrier = Barrier("redact")
     assert barrier.check_value("note", f"key {KEY} is old").text == "key [redacted: AWS Access Key] is old"
@@ -375,6 +390,7 @@ def test_a_secret_of_an_address_goes_up_to_the_last_at(url: str, secret: str) ->
      "| password | required | yes |", "`token` -> `session_token`", "token -> session",
      "We store the password - hashed with salt.",
      "password \u2014 12-character minimum", "**Password** resets go by mail.", "The **token** expires; the `secret` stays.",
+     'def is_token(self):\n    """Whether it is one."""', "| API token | 2026-12-01 |", "secret -> 2026-12-01",
      "The token is refreshed hourly.", "primary_key: customer_id", "foreign-key: orders.customer", "public_key: pinned-in-repo",
      "cache_key = user:profile", "keyboard: qwertz-layout", "<token>", "List<Token> tokens", "password > 12 characters",
      "Authorization: handled by the gateway", "Basic authentication is off.", "Authorization: Basic authentication",

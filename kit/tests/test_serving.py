@@ -802,6 +802,8 @@ async def test_what_nobody_is_known_to_have_sent_is_not_read(served: Served, mon
         return served.channel.stream_unary(path)(requests, metadata=metadata, timeout=10)
 
     assert (await refused(asked(never(), ())))[0] == "CREDENTIAL_MISSING"
+    watching = served.channel.stream_stream("/" + WATCH.replace(".WatchChanges", "/WatchChanges"))(never(), timeout=10)
+    assert (await refused(watching.read()))[0] == "CREDENTIAL_MISSING"
     waiting = [asyncio.create_task(refused(asked(never(), known))) for _ in range(5)]
     await asyncio.sleep(0.1)
     await served.head("bob")

@@ -91,13 +91,14 @@ def join(
             )
             try:
                 client.register_device(at.bank, membership.device_id)
+                held = at.laptop.memberships.kept(at.bank)
                 kept = at.laptop.memberships.join(membership, credential if key or given.keep else None)
             except BaseException:
                 if key is not None:
                     _revoke(address.text, credential, key.token_id)
                 raise
-            if before is not None and before.key_id and (key is not None or given.keep):
-                _revoke(before.url, credential, before.key_id)
+            if before is not None and before.key_id and held and held != credential:
+                _revoke(before.url, held, before.key_id)  # by itself: no server is shown another one's token
             lines = [f"joined {at.bank} as {who.principal} ({', '.join(who.permissions)})"]
             if key is not None:
                 until = f" until {minute(key.expires_at)}" if key.expires_at else ""

@@ -150,8 +150,8 @@ def tagged(tags: Iterable[str], word: str) -> bool:
 @lru_cache(maxsize=4096)
 def _words(tag: str) -> frozenset[str]:
     folded = unicodedata.normalize("NFKC", tag).casefold()
-    drawn = "".join(each for each in folded if unicodedata.category(each) not in ("Cf", "Mn"))
-    return frozenset(_AROUND.sub("", part) for part in drawn.split(","))
+    drawn = "".join(each for each in folded if each not in _BLANK and unicodedata.category(each) not in ("Cf", "Mn"))
+    return frozenset(_AROUND.sub("", part) for part in re.split("[,;]", drawn))
 
 
 def may_start_id(given: str) -> bool:

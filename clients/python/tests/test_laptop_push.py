@@ -62,7 +62,10 @@ def test_shares_by_the_rule(bob: Laptop, team: FakeTeam) -> None:
     assert both.id not in team.rows
 
 
-SPELT = ["{T}", "{U}", " {}", "{}\t", "#{}", "# {T}", "\uff03{}", "{W}", "\u200b{}\ufeff", "queue,{T}", "[{}]", "{S}", "{D}"]
+SPELT = [
+    "{T}", "{U}", " {}", "{}\t", "#{}", "# {T}", "\uff03{}", "{W}", "\u200b{}\ufeff", "queue,{T}", "[{}]", "{S}", "{D}",
+    "{}\u3164", "\u115f{}", "{};queue",
+]  # fmt: skip
 
 
 def spelt(form: str, word: str) -> str:

@@ -221,6 +221,19 @@ def test_another_server_does_not_see_the_kept_token(fake: FakeAccess) -> None:
         assert other.calls == []
 
 
+def test_a_former_server_hears_the_former_key_alone(
+    home: Path, fake: FakeAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined(monkeypatch, fake.server)
+    former = stored(home)["token"]
+    with serving(lambda server: feed_pb2_grpc.add_FeedServiceServicer_to_server(Feed(), server)) as other:
+        other.add("tlk_otherserversagent", "user:alice")
+        said = len(fake.credentials)
+        monkeypatch.setenv("TEAMLORE_TEAM_TOKEN", "tlk_otherserversagent")
+        assert call("team", "join", other.server, "--yes")[0] == 0
+    assert fake.tokens[former].revoked and set(fake.credentials[said:]) == {former}
+
+
 def test_a_refused_push_does_not_undo_a_join_and_both_are_told(home: Path, fake: FakeAccess, feed: Feed) -> None:
     refusal = Refused("BANK_ARCHIVED", "the bank is archived")
     with Laptop() as laptop:
