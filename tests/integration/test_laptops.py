@@ -272,7 +272,7 @@ def test_leave_purges_teammates_rows_from_disk_and_keeps_ones_own(team: Team) ->
 def test_a_contradiction_comes_and_what_was_left_out_comes_when_ones_own_is_forgotten(team: Team) -> None:
     team.alice.run("memory", "add", "We use SQS for the order queue.")
     team.alice.run("memory", "add", "Always disable the query cache of the reporting database.")
-    mine = team.bob.json("memory", "add", "We use SQS for the order queue!")["id"]
+    mine = team.bob.json("memory", "add", "We use SQS for an order queue.")["id"]
     team.bob.run("memory", "add", "Always enable the query cache of the reporting database.")
     team.join()
 
@@ -283,7 +283,7 @@ def test_a_contradiction_comes_and_what_was_left_out_comes_when_ones_own_is_forg
         ("Always enable the query cache of the reporting database.", None),
         ("Always disable the query cache of the reporting database.", "user:alice"),
     }
-    assert bobs() == cache | {("We use SQS for the order queue!", None)}
+    assert bobs() == cache | {("We use SQS for an order queue.", None)}
     team.bob.run("memory", "forget", mine, "--local")
     synced = team.bob.json("team", "sync")
     assert synced["pulled"]["stored"] == 1 and synced["verified"]
