@@ -120,7 +120,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             with _span(seen.method, context):
                 try:
                     await self._begin(method, seen, context)
-                    raw = await self._only_message(context)
+                    raw = await self._first_message(context)
                     with self._counted("unary", UNARY_BUDGET):
                         async with asyncio.timeout(min(context.time_remaining() or DEFAULT_DEADLINE, 120.0)):
                             request, call = await self._admit(method, request_type, raw, context, seen)
@@ -137,7 +137,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 try:
                     await self._begin(method, seen, context)
                     with self._held(seen.caller), self._counted("stream", STREAM_BUDGET):
-                        raw = await self._only_message(context)
+                        raw = await self._first_message(context)
                         request, call = await self._admit(method, request_type, raw, context, seen)
                         with audit.calling(call):
                             async for answer in handler.unary_stream(request, context):
@@ -152,9 +152,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 try:
                     await self._begin(method, seen, context)
                     with self._held(seen.caller), self._counted("stream", STREAM_BUDGET):
-                        raw = await self._arrives(context)
-                        if raw is None:
-                            raise field_invalid("", "the stream held no message")
+                        raw = await self._first_message(context)
                         first, call = await self._admit(method, request_type, raw, context, seen)
                         arriving = self._arriving(method, request_type, first, call, context, seen)
                         answer = None
@@ -229,8 +227,8 @@ class Interceptor(grpc.aio.ServerInterceptor):
             if raw is not None:
                 request, call = await self._admit(method, request_type, raw, context, seen, first)
 
-    async def _only_message(self, context: Any) -> bytes:
-        """The message of a call that has one. Raises Refusal where none comes."""
+    async def _first_message(self, context: Any) -> bytes:
+        """The one of a call, or the first of a stream. Raises Refusal where none comes."""
         raw = await self._arrives(context)
         if raw is None:
             raise field_invalid("", "the call held no message")
@@ -245,7 +243,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             if self._drain.started.is_set():
                 raise Refusal("DRAINING", "this process is going away; call again", retry_after=0.2)
             if not reading.done():
-                raise _nothing_came()
+                raise Refusal("DEADLINE_EXCEEDED", f"no message came for {IDLE_SECONDS:.0f} s")
             raw = reading.result()
             return None if raw is grpc.aio.EOF else raw
         finally:
@@ -379,10 +377,6 @@ class Interceptor(grpc.aio.ServerInterceptor):
             return limited
         await self._decisions.denied(seen.method, seen.caller, refusal.reason, seen.bank)
         return refusal
-
-
-def _nothing_came() -> Refusal:
-    return Refusal("DEADLINE_EXCEEDED", f"no message came for {IDLE_SECONDS:.0f} s")
 
 
 def _credential(request: Message) -> str:

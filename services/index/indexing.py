@@ -260,9 +260,7 @@ class Follower:
             # What was read may have been forgotten or erased since. Who buries it after this look purges it after the
             # claim, and its tombstone is still to be followed.
             live = await self._store.live(bank, list(made))
-            await self._work.put(
-                bank, [(memory_id, one) for memory_id, one in made.items() if memory_id in live]
-            )
+            await self._work.put(bank, [(memory_id, one) for memory_id, one in made.items() if memory_id in live])
             # Without waiting for the files: an erasure is done only when `erase` has waited for them.
             await points.delete(bank, todo.delete, wait=False)
         # Only now, when a query finds the point: one who looks here first and there second misses nothing.

@@ -140,7 +140,7 @@ class Pusher:
         """One answer per record in order, and whether the near-duplicate check was skipped. Raises Refusal."""
         await self._require_quota(author)
         policy, known = await self._ground(bank, records)
-        barrier = self._barriers[(policy.barrier if policy else "") or self._terms.barrier]
+        barrier = self._barrier_of(policy)
         personal = self._personal[policy.pii if policy else "off"]
         judged = await asyncio.to_thread(lambda: [judge(record, barrier, personal) for record in records])
         answers: list[Answer | None] = [
@@ -192,6 +192,9 @@ class Pusher:
             raise Refusal("BANK_ARCHIVED", "the bank is archived; it takes no more memories")
         return policy, known
 
+    def _barrier_of(self, policy: Policy | None) -> Barrier:
+        return self._barriers[(policy.barrier if policy else "") or self._terms.barrier]
+
     def is_secret(self, bank: str) -> bool:
         """Whether the id of a bank that is to be made looks like a secret: it is kept for ever, and many see it."""
         return bool(self._barriers[self._terms.barrier].spans(bank))
@@ -205,7 +208,7 @@ class Pusher:
         if not suspect:
             return
         policy, _ = await self._store.ground(bank, ())
-        if ((policy.barrier if policy else "") or self._terms.barrier) == "off":
+        if self._barrier_of(policy).action == "off":
             return
         known = await self._store.lookup(bank, suspect)
         if any(memory_id not in known or known[memory_id].bank != bank for memory_id in suspect):
