@@ -9,7 +9,7 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from teamlore.common.v1 import access_pb2
 
-from kit.serving import access_of
+from kit.authorising import access_of
 from kit.validation import violations_at
 
 PROTOS = Path(__file__).resolve().parents[1] / "protos"

@@ -7,8 +7,9 @@ from teamlore.auth.v1 import access_pb2_grpc, auth_pb2_grpc
 from kit.config import load_or_exit, setting
 from kit.foundation import Foundation, Settings
 from kit.identity import Authenticator
+from kit.interceptor import Built
 from kit.key_cache import KeyCache
-from kit.serving import Built, run
+from kit.serving import run
 from services.auth import pages
 from services.auth.access_handlers import AccessHandlers
 from services.auth.access_store import AccessStore

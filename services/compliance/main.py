@@ -7,8 +7,9 @@ from teamlore.compliance.v1 import compliance_pb2_grpc as grpc_
 from kit.config import TARGET, load_or_exit, setting
 from kit.foundation import Foundation, NeighbourSettings
 from kit.hints import Sender
+from kit.interceptor import Built
 from kit.ledger import Ledger
-from kit.serving import Built, run
+from kit.serving import run
 from services.compliance.erasures import Runner
 from services.compliance.handlers import ComplianceHandlers
 from services.compliance.ledgering import Ledgered

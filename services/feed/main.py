@@ -10,7 +10,8 @@ from kit import hints
 from kit.config import load_or_exit
 from kit.errors import LOST
 from kit.foundation import Drain, Foundation, NeighbourSettings
-from kit.serving import Built, run
+from kit.interceptor import Built
+from kit.serving import run
 from services.feed.cursors import CursorCodec
 from services.feed.handlers import FeedHandlers
 from services.feed.heads import POLL_SECONDS, Heads

@@ -11,7 +11,8 @@ from teamlore_embedder import open_embedder
 from kit import hints
 from kit.config import HTTP_URL, load_or_exit, setting
 from kit.foundation import Foundation, NeighbourSettings
-from kit.serving import Built, run
+from kit.interceptor import Built
+from kit.serving import run
 from services.index.duplicates import Duplicates
 from services.index.embedding import Embedding
 from services.index.finding import Finder

@@ -8,8 +8,9 @@ from teamlore.sync.v1 import sync_pb2_grpc
 from kit.config import TARGET, load_or_exit, setting
 from kit.foundation import Foundation, NeighbourSettings
 from kit.hints import Sender
+from kit.interceptor import Built
 from kit.sealing import KeyStore
-from kit.serving import Built, run
+from kit.serving import run
 from kit.validation import LARGEST
 from services.sync.handlers import ParticipantHandlers, SyncHandlers
 from services.sync.neighbours import IndexClient

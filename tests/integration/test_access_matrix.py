@@ -22,7 +22,7 @@ from teamlore.sync.v1 import sync_pb2
 
 from kit import sealing
 from kit.access import PERMISSIONS
-from kit.serving import access_of
+from kit.authorising import access_of
 from tests.integration.calls import Metadata, Outcome, call, outcome_of, service_of
 from tests.integration.conftest import RunningStack
 from tests.test_descriptors import methods

@@ -12,7 +12,7 @@ from teamlore.compliance.v1 import compliance_pb2
 from teamlore.feed.v1 import feed_pb2
 from teamlore.sync.v1 import sync_pb2
 
-from kit.serving import access_of
+from kit.authorising import access_of
 from tests.integration.conftest import RunningStack
 from tests.integration.test_garbage import a_record, call, served, service_of
 

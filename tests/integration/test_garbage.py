@@ -16,7 +16,7 @@ from teamlore.index.v1 import index_pb2
 from teamlore.sync.v1 import sync_pb2
 
 from kit import validation
-from kit.serving import access_of
+from kit.authorising import access_of
 from tests.integration.calls import first_answer, outcome_of
 from tests.integration.conftest import ROOT, RunningStack
 from tests.integration.garbage import Garbage, spoil

@@ -18,7 +18,7 @@ from teamlore.auth.v1 import access_pb2, access_pb2_grpc, auth_pb2, auth_pb2_grp
 from terminal import TEAMLORE, Terminal, gone, terminal
 
 from kit.access import PERMISSIONS
-from kit.serving import access_of
+from kit.authorising import access_of
 from tests.integration.calls import call, outcome_of, service_of
 from tests.integration.conftest import RunningStack
 from tests.integration.test_access_matrix import bearer, request_for

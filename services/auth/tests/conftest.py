@@ -16,8 +16,8 @@ from kit import audit
 from kit.database import Database
 from kit.decisions import Decisions
 from kit.foundation import Drain, Foundation
+from kit.interceptor import Interceptor
 from kit.limits import Limits
-from kit.serving import Interceptor
 from services.auth.bootstrap import bootstrap
 from services.auth.main import Config, build
 from services.auth.store import QUERIES, Store

@@ -13,7 +13,7 @@ import pytest
 from teamlore.auth.v1 import access_pb2 as pb
 from teamlore.auth.v1 import auth_pb2
 
-from kit.serving import access_of
+from kit.authorising import access_of
 from services.auth import pages
 from services.auth.bootstrap import bootstrap
 from services.auth.tests.conftest import Auth

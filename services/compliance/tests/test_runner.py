@@ -21,8 +21,8 @@ from kit.decisions import Decisions
 from kit.errors import Refusal, from_driver
 from kit.foundation import Drain
 from kit.identity import Authenticator
+from kit.interceptor import Built, Interceptor
 from kit.limits import Limits
-from kit.serving import Built, Interceptor
 from services.compliance.erasures import AT_ONCE, EraseObjects, Erasure, Open, Runner
 from services.compliance.handlers import ComplianceHandlers
 from services.compliance.receipts import NO_INDEX, OUT_OF_SCOPE, Receipt, Terms, signing_key, verify
