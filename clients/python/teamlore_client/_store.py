@@ -5,9 +5,8 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any, NewType, Self
 
 import apsw
@@ -19,18 +18,16 @@ from teamlore_client._memory import (
     HIDDEN,
     PRIVATE,
     AmbiguousId,
-    Citation,
     FieldInvalid,
     Memory,
     Scalar,
-    Scope,
-    Standing,
     UnknownId,
     check,
     may_start_id,
     packed,
     tagged,
 )
+from teamlore_client._rows import FIELDS, memory_of, micros, row_of, standing_row
 from teamlore_client._schema import STEPS, VERSION, load_vectors
 from teamlore_client._sqlite import Row, apply_schema, connect, fetched, reading, writing
 
@@ -38,13 +35,6 @@ Ids = list[str]
 Rows = NewType("Rows", str)
 """Which rows of the file, as a JSON array."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_FIELDS = (
-    "id, bank, visibility, team_id, client_id, user_id, text, tags, metadata, fact_type, derivation,"
-    " occurred_at, created_at, author, version, status, trust, may_be_stale, superseded_by, last_verified,"
-    " citations"
-)
 _REASON = (
     f"bank = ?1 AND author IS NULL AND status NOT IN {HIDDEN} AND id NOT IN (SELECT value FROM json_each(?2))"
     " AND (tags = '[]' OR NOT tagged_private(tags))"
@@ -184,7 +174,7 @@ class Store:
                 self._connection.execute(
                     "UPDATE memories SET version = ?, status = ?, trust = ?, may_be_stale = ?, superseded_by = ?,"
                     " last_verified = ? WHERE id = ? AND bank = ? AND version <> ?",
-                    (*_standing_row(memory.standing), memory.id, memory.bank, memory.standing.version),
+                    (*standing_row(memory.standing), memory.id, memory.bank, memory.standing.version),
                 )
 
     def mark(self, bank: str, mark: Mark | None) -> None:
@@ -202,17 +192,17 @@ class Store:
 
     def get(self, given: str) -> Memory:
         """Return the memory with this id, or the one whose id starts so. Raises UnknownId or AmbiguousId."""
-        exact = self._read(f"SELECT {_FIELDS} FROM memories WHERE id = ?", (given,))
+        exact = self._read(f"SELECT {FIELDS} FROM memories WHERE id = ?", (given,))
         if exact:
-            return _memory(exact[0])
+            return memory_of(exact[0])
         # A range, not LIKE: it uses the index, keeps the case, and "~" sorts after all that an id may hold.
-        sql = f"SELECT {_FIELDS} FROM memories WHERE id >= ?1 AND id < ?1 || '~' ORDER BY id LIMIT ?2"
+        sql = f"SELECT {FIELDS} FROM memories WHERE id >= ?1 AND id < ?1 || '~' ORDER BY id LIMIT ?2"
         found = self._read(sql, (given, _CANDIDATES_SHOWN)) if may_start_id(given) else []
         if not found:
             raise UnknownId(given)
         if len(found) > 1:
             raise AmbiguousId(given, tuple(row[0] for row in found))
-        return _memory(found[0])
+        return memory_of(found[0])
 
     def known(self, ids: Iterable[str]) -> frozenset[str]:
         """Return those of the ids that name a memory here, in any bank."""
@@ -240,7 +230,7 @@ class Store:
         values: list[object] = [*bindings]
         if after is not None:
             where.append(f"(created_at, id) {beyond} (?, ?)")
-            values += [_micros(after.created_at), after.id]
+            values += [micros(after.created_at), after.id]
         if tag is not None:
             where.append("EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?)")
             values.append(tag)
@@ -251,11 +241,11 @@ class Store:
             where.append("EXISTS (SELECT 1 FROM json_each(metadata) WHERE key = ? AND value = ?)")
             values += [key, value]
         sql = (
-            f"SELECT {_FIELDS} FROM memories WHERE {' AND '.join(where)}"
+            f"SELECT {FIELDS} FROM memories WHERE {' AND '.join(where)}"
             f" ORDER BY created_at {way}, id {way} LIMIT ?"
         )
         values.append(min(max(limit, 0), _LIST_LIMIT))
-        return tuple(_memory(row) for row in self._read(sql, tuple(values)))
+        return tuple(memory_of(row) for row in self._read(sql, tuple(values)))
 
     def mirrored(self, bank: str) -> frozenset[str]:
         """Return the ids of a bank's memories that teammates saved, however they came here."""
@@ -294,12 +284,12 @@ class Store:
         best = heapq.nlargest(limit, scores, key=lambda row: (scores[row], -distances.get(row, 2.0), row))
         hits = []
         for row in best:
-            found = self._read(f"SELECT {_FIELDS} FROM memories WHERE row = ? AND bank = ?", (row, bank))
+            found = self._read(f"SELECT {FIELDS} FROM memories WHERE row = ? AND bank = ?", (row, bank))
             distance = distances.get(row)
             if found and distance is None:
                 distance = self._distance(row, embedding)
             if found and distance is not None:
-                hits.append(Hit(_memory(found[0]), 1.0 - distance, scores[row]))
+                hits.append(Hit(memory_of(found[0]), 1.0 - distance, scores[row]))
         return tuple(hits)
 
     def own(self, bank: str, withheld: Iterable[str] = ()) -> Rows:
@@ -368,11 +358,11 @@ class Store:
 
     def _prepared(self, memory: Memory, vector: Iterable[float]) -> tuple[Row, bytes]:
         check(memory)
-        return _row(memory), self._packed(vector)
+        return row_of(memory), self._packed(vector)
 
     def _insert(self, row: Row, embedding: bytes) -> bool:
         marks = ", ".join("?" * len(row))
-        sql = f"INSERT INTO memories ({_FIELDS}) VALUES ({marks}) ON CONFLICT (id) DO NOTHING"
+        sql = f"INSERT INTO memories ({FIELDS}) VALUES ({marks}) ON CONFLICT (id) DO NOTHING"
         sql += " RETURNING row, bank"
         try:
             inserted = fetched(self._connection, sql, row)
@@ -427,10 +417,6 @@ def words_query(text: str) -> str:
     return " OR ".join(f'"{word}"' for word in list(words)[:_QUERY_WORDS])
 
 
-def _micros(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MICROSECOND
-
-
 def _prepare(connection: apsw.Connection) -> None:
     load_vectors(connection)
     connection.create_scalar_function("tagged_private", _tagged_private, 1, deterministic=True)
@@ -439,83 +425,3 @@ def _prepare(connection: apsw.Connection) -> None:
 def _tagged_private(*given: Any) -> bool:
     (tags,) = given
     return tagged(json.loads(tags), PRIVATE)
-
-
-def _row(memory: Memory) -> Row:
-    return (
-        memory.id,
-        memory.bank,
-        memory.scope.visibility,
-        memory.scope.team_id,
-        memory.scope.client_id,
-        memory.scope.user_id,
-        memory.text,
-        json.dumps(list(memory.tags), ensure_ascii=False),
-        json.dumps(dict(memory.metadata), ensure_ascii=False, sort_keys=True, allow_nan=False),
-        memory.fact_type,
-        memory.derivation,
-        None if memory.occurred_at is None else _micros(memory.occurred_at),
-        _micros(memory.created_at),
-        memory.author,
-        *_standing_row(memory.standing),
-        json.dumps([[each.uri, each.excerpt] for each in memory.citations], ensure_ascii=False),
-    )
-
-
-def _standing_row(standing: Standing) -> Row:
-    return (
-        standing.version,
-        standing.status,
-        standing.trust,
-        int(standing.may_be_stale),
-        standing.superseded_by,
-        None if standing.last_verified is None else _micros(standing.last_verified),
-    )
-
-
-def _memory(row: Row) -> Memory:
-    (
-        id_,
-        bank,
-        visibility,
-        team,
-        client,
-        user,
-        text,
-        tags,
-        metadata,
-        fact_type,
-        derivation,
-        occurred,
-        created,
-        author,
-        version,
-        status,
-        trust,
-        stale,
-        successor,
-        verified,
-        citations,
-    ) = row
-    return Memory(
-        id=id_,
-        bank=bank,
-        scope=Scope(visibility, team, client, user),
-        text=text,
-        created_at=_EPOCH + created * _MICROSECOND,
-        occurred_at=None if occurred is None else _EPOCH + occurred * _MICROSECOND,
-        tags=tuple(json.loads(tags)),
-        metadata=MappingProxyType(json.loads(metadata)),
-        fact_type=fact_type,
-        derivation=derivation,
-        author=author,
-        standing=Standing(
-            version,
-            status,
-            trust,
-            bool(stale),
-            successor,
-            None if verified is None else _EPOCH + verified * _MICROSECOND,
-        ),
-        citations=tuple(Citation(uri, excerpt) for uri, excerpt in json.loads(citations)),
-    )
