@@ -21,12 +21,13 @@ from kit.authorising import BankOf, Call, access_of, authorise, require_same
 from kit.decisions import DENIALS, Decisions
 from kit.errors import TABLE, Refusal, field_invalid, from_driver, trailers
 from kit.foundation import Drain
-from kit.limits import Limits
+from kit.limits import Limits, address_of
 
 log = logging.getLogger("teamlore.serving")
 DEFAULT_DEADLINE = 30.0
 SLOW_SECONDS = 20.0
 IDLE_SECONDS = 60.0
+PUBLIC_SECONDS = 10.0
 UNARY_BUDGET, STREAM_BUDGET = 500, 2000
 
 
@@ -80,7 +81,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             with _span(seen.method, context):
                 try:
                     await self._begin(method, seen, context)
-                    raw = await self._first_message(context)
+                    raw = await self._message(seen.caller, context)
                     with self._counted("unary", UNARY_BUDGET):
                         async with asyncio.timeout(min(context.time_remaining() or DEFAULT_DEADLINE, 120.0)):
                             request, call = await self._admit(method, request_type, raw, context, seen)
@@ -97,7 +98,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 try:
                     await self._begin(method, seen, context)
                     with self._held(seen.caller), self._counted("stream", STREAM_BUDGET):
-                        raw = await self._first_message(context)
+                        raw = await self._message(seen.caller, context)
                         request, call = await self._admit(method, request_type, raw, context, seen)
                         with audit.calling(call):
                             async for answer in handler.unary_stream(request, context):
@@ -111,8 +112,8 @@ class Interceptor(grpc.aio.ServerInterceptor):
             with _span(seen.method, context):
                 try:
                     await self._begin(method, seen, context)
-                    with self._held(seen.caller), self._counted("stream", STREAM_BUDGET):
-                        raw = await self._first_message(context)
+                    with self._held(seen.caller, sends=True), self._counted("stream", STREAM_BUDGET):
+                        raw = _required(await self._arrives(context, IDLE_SECONDS))
                         first, call = await self._admit(method, request_type, raw, context, seen)
                         arriving = self._arriving(method, request_type, first, call, context, seen)
                         answer = None
@@ -147,11 +148,13 @@ class Interceptor(grpc.aio.ServerInterceptor):
         with self._counted("opening", UNARY_BUDGET):
             seen.caller = await self._built.authenticator.authenticate(_metadata(context))
 
-    def _held(self, caller: Caller | None) -> contextlib.AbstractContextManager[None]:
+    def _held(
+        self, caller: Caller | None, *, sends: bool = False
+    ) -> contextlib.AbstractContextManager[None]:
         """Counts an open stream of the caller; another service of ours may hold any number."""
         if caller is None or caller.internal:
             return contextlib.nullcontext()
-        return self._limits.stream(caller.principal)
+        return self._limits.stream(caller.principal, sends)
 
     @contextlib.contextmanager
     def _counted(self, kind: str, budget: int) -> Any:
@@ -182,28 +185,36 @@ class Interceptor(grpc.aio.ServerInterceptor):
         while request is not None:
             with audit.calling(call):
                 yield request
-            raw = await self._arrives(context)
+            raw = await self._arrives(context, IDLE_SECONDS)
             request = None
             if raw is not None:
                 request, call = await self._admit(method, request_type, raw, context, seen, first)
 
-    async def _first_message(self, context: Any) -> bytes:
-        """The one of a call, or the first of a stream. Raises Refusal where none comes."""
-        raw = await self._arrives(context)
-        if raw is None:
-            raise field_invalid("", "the call held no message")
-        return raw
+    async def _message(self, caller: Caller | None, context: Any) -> bytes:
+        """The message of a call of one request. Raises Refusal where none comes.
 
-    async def _arrives(self, context: Any) -> bytes | None:
+        A caller's calls take turns to be read, so that what it sends by halves does not fill the process: a principal's
+        here, an address's in a public method.
+        """
+        if caller is None:
+            whose, patience = address_of(context.peer()), PUBLIC_SECONDS
+        elif caller.internal:
+            return _required(await self._arrives(context, IDLE_SECONDS))
+        else:
+            whose, patience = caller.principal, IDLE_SECONDS
+        async with self._limits.turn(whose):
+            return _required(await self._arrives(context, patience))
+
+    async def _arrives(self, context: Any, patience: float) -> bytes | None:
         """The next message of a stream; None at its end. Raises Refusal where none comes, or the process goes away."""
         reading = asyncio.ensure_future(context.read())
         draining = asyncio.ensure_future(self._drain.started.wait())
         try:
-            await asyncio.wait((reading, draining), timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((reading, draining), timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             if self._drain.started.is_set():
                 raise Refusal("DRAINING", "this process is going away; call again", retry_after=0.2)
             if not reading.done():
-                raise Refusal("DEADLINE_EXCEEDED", f"no message came for {IDLE_SECONDS:.0f} s")
+                raise Refusal("DEADLINE_EXCEEDED", f"no message came for {patience:.0f} s")
             raw = reading.result()
             return None if raw is grpc.aio.EOF else raw
         finally:
@@ -301,6 +312,13 @@ def _credential(request: Message) -> str:
     known.CopyFrom(request)
     known.DiscardUnknownFields()
     return hashlib.sha256(known.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _required(raw: bytes | None) -> bytes:
+    """The first message of a call. Raises Refusal FIELD_INVALID where it ended without one."""
+    if raw is None:
+        raise field_invalid("", "the call held no message")
+    return raw
 
 
 def _metadata(context: Any) -> list[tuple[str, str]]:

@@ -1,15 +1,19 @@
-"""Token buckets: how many calls a principal may make of a method, and how many streams it may hold open."""
+"""Token buckets: how many calls a principal may make of a method, and how much it may have open at a time."""
 
+import asyncio
 import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from kit.errors import Refusal
 
 _SWEEP = 10_000
 _STREAM_WAIT = 5.0
+# What has come of a message is held until the rest is there: as many times the largest one is what a principal can fill.
+SENDING_STREAMS, AWAITED_CALLS = 16, 16
 
 
 @dataclass
@@ -60,7 +64,7 @@ class RateLimit:
 
 
 class Limits:
-    """What one process lets each principal do: calls of each method a minute, and streams at a time."""
+    """What one process lets each principal do: calls of each method a minute, streams and half-sent calls at a time."""
 
     def __init__(
         self,
@@ -79,7 +83,8 @@ class Limits:
         self._streams = streams
         self._calls = {method: RateLimit(budget) for method, budget in (overrides or {}).items()}
         self._public: dict[str, RateLimit] = {}
-        self._open: Counter[str] = Counter()
+        self._open: Counter[tuple[str, bool]] = Counter()
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def take(self, method: str, principal: str) -> None:
         """Counts one call of a principal. Raises Refusal RATE_LIMITED."""
@@ -91,19 +96,37 @@ class Limits:
         """Counts one call without a good credential, by the address it comes from. Raises Refusal RATE_LIMITED."""
         if method not in self._public:
             self._public[method] = RateLimit(self._public_per_minute)
-        self._public[method].take(peer.rpartition(":")[0] or peer)
+        self._public[method].take(address_of(peer))
+
+    def turn(self, caller: str) -> asyncio.Semaphore:
+        """To be held while the message of a caller's call is awaited: beyond AWAITED_CALLS its others wait unread."""
+        turn = self._turns.get(caller)
+        if turn is None:
+            turn = self._turns[caller] = asyncio.Semaphore(AWAITED_CALLS)
+        return turn
 
     @contextlib.contextmanager
-    def stream(self, principal: str) -> Iterator[None]:
-        """Counts one open stream of a principal for as long as it lasts. Raises Refusal RATE_LIMITED."""
-        if self._open[principal] >= self._streams:
+    def stream(self, principal: str, sends: bool = False) -> Iterator[None]:
+        """Counts one open stream of a principal for as long as it lasts. Raises Refusal RATE_LIMITED.
+
+        Those on which it `sends` are counted apart, and are at most SENDING_STREAMS.
+        """
+        most = min(self._streams, SENDING_STREAMS) if sends else self._streams
+        if self._open[principal, sends] >= most:
             raise Refusal(
-                "RATE_LIMITED", "you hold as many streams as you may; close one", retry_after=_STREAM_WAIT
+                "RATE_LIMITED",
+                f"you hold as many streams of this kind as you may ({most}); close one",
+                retry_after=_STREAM_WAIT,
             )
-        self._open[principal] += 1
+        self._open[principal, sends] += 1
         try:
             yield
         finally:
-            self._open[principal] -= 1
-            if not self._open[principal]:
-                del self._open[principal]
+            self._open[principal, sends] -= 1
+            if not self._open[principal, sends]:
+                del self._open[principal, sends]
+
+
+def address_of(peer: str) -> str:
+    """The address of a peer as gRPC names it, without the port."""
+    return peer.rpartition(":")[0] or peer

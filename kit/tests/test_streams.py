@@ -6,10 +6,12 @@ from typing import Any
 
 import grpc
 import pytest
+from teamlore.auth.v1 import auth_pb2
+from teamlore.feed.v1 import feed_pb2
 from teamlore.sync.v1 import sync_pb2
 
-from kit import interceptor
-from kit.tests.served import BANK, HEAD, WATCH, Feed, Served, refused, told
+from kit import interceptor, limits
+from kit.tests.served import BANK, EXCHANGE, HEAD, WATCH, Feed, Served, refused, told
 
 
 async def test_streams_are_counted_apart_and_until_they_end(served: Served) -> None:
@@ -153,8 +155,8 @@ async def test_who_holds_streams_uses_up_its_own_before_those_of_all(
         await asyncio.sleep(0.02)
     assert {told(task.exception())[0] for task in ended if task.done()} == {"RATE_LIMITED"}  # type: ignore[arg-type]
     assert await talk(served, batch(1, BANK)) == ([1], "OK")
-    assert (await refused(served.watch("eve").read()))[0] == "RATE_LIMITED"
-    await served.watch("bob").read()
+    assert await talk(served, batch(1, BANK), name="eve") == ([], "RATE_LIMITED")
+    await served.watch("eve").read()
     for call in silent:
         call.cancel()
     await asyncio.gather(*ended, return_exceptions=True)
@@ -188,3 +190,59 @@ async def test_what_nobody_is_known_to_have_sent_is_not_read(served: Served, mon
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_what_one_principal_sends_by_halves_takes_turns_and_no_place_of_others(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of half-sent calls and of streams that send, a principal has a few at a time; another one is not held up."""
+    monkeypatch.setattr(limits, "AWAITED_CALLS", 2)
+    monkeypatch.setattr(limits, "SENDING_STREAMS", 1)
+    complete = asyncio.Event()
+
+    async def late() -> AsyncIterator[bytes]:
+        await complete.wait()
+        yield feed_pb2.GetHeadRequest(bank=BANK).SerializeToString()
+
+    def head(name: str) -> Any:
+        metadata = (("authorization", f"Bearer {name}"),)
+        path = "/" + HEAD.replace(".GetHead", "/GetHead")
+        return served.channel.stream_unary(path)(late(), metadata=metadata, timeout=20)
+
+    halves = [asyncio.ensure_future(head("alice")) for _ in range(2)]
+    await asyncio.sleep(0.2)
+    waits = asyncio.ensure_future(served.head("alice"))
+    await served.head("bob")
+    await asyncio.sleep(0.2)
+    assert not waits.done()
+    complete.set()
+    await asyncio.gather(waits, *halves)
+
+    metadata = (("authorization", "Bearer alice"),)
+    silent = served.sync.PushStream(metadata=metadata, timeout=30)
+    ends = asyncio.create_task(silent.read())
+    await asyncio.sleep(0.2)
+    assert await talk(served, batch(1, BANK)) == ([], "RATE_LIMITED")
+    assert await talk(served, batch(1, BANK), name="bob") == ([1], "OK")
+    await served.watch("alice").read()
+    silent.cancel()
+    await asyncio.gather(ends, return_exceptions=True)
+
+
+async def test_the_message_of_a_public_call_is_not_waited_for_as_long(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is known who sends it: an address's few turns are soon free again."""
+    monkeypatch.setattr(limits, "AWAITED_CALLS", 2)
+    monkeypatch.setattr(interceptor, "PUBLIC_SECONDS", 0.3)
+
+    async def never() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    path = "/" + EXCHANGE.replace(".ExchangeToken", "/ExchangeToken")
+    silent = [served.channel.stream_unary(path)(never(), timeout=20) for _ in range(2)]
+    ends = [asyncio.create_task(refused(call)) for call in silent]
+    await asyncio.sleep(0.1)
+    await served.auth.ExchangeToken(auth_pb2.ExchangeTokenRequest(token="tlk_known"), timeout=10)
+    assert [reason for reason, _ in await asyncio.gather(*ends)] == ["DEADLINE_EXCEEDED"] * 2

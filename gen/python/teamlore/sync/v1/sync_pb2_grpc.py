@@ -80,7 +80,8 @@ class SyncServiceServicer:
         """Stores any number of records, a batch at a time; each batch is answered when it is committed, in order. A client that
         was cut sends again from the first batch without an answer: what was stored is `unchanged`. FIELD_INVALID ends the
         stream for the sake of that first batch: sent again as it is it will be refused again. A batch has at most 4 MiB, as a
-        request of Push has; of a larger one nothing is stored.
+        request of Push has; of a larger one nothing is stored. A principal holds up to 16 of these streams in one process of
+        the service; one more is answered RATE_LIMITED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -43,7 +43,8 @@ class SyncServiceStub:
     """Stores any number of records, a batch at a time; each batch is answered when it is committed, in order. A client that
     was cut sends again from the first batch without an answer: what was stored is `unchanged`. FIELD_INVALID ends the
     stream for the sake of that first batch: sent again as it is it will be refused again. A batch has at most 4 MiB, as a
-    request of Push has; of a larger one nothing is stored.
+    request of Push has; of a larger one nothing is stored. A principal holds up to 16 of these streams in one process of
+    the service; one more is answered RATE_LIMITED.
     """
     GetMemories: _grpc.UnaryUnaryMultiCallable[_sync_pb2.GetMemoriesRequest, _sync_pb2.GetMemoriesResponse]
     """Gives live memories by their ids."""
@@ -73,7 +74,8 @@ class SyncServiceAsyncStub(SyncServiceStub):
     """Stores any number of records, a batch at a time; each batch is answered when it is committed, in order. A client that
     was cut sends again from the first batch without an answer: what was stored is `unchanged`. FIELD_INVALID ends the
     stream for the sake of that first batch: sent again as it is it will be refused again. A batch has at most 4 MiB, as a
-    request of Push has; of a larger one nothing is stored.
+    request of Push has; of a larger one nothing is stored. A principal holds up to 16 of these streams in one process of
+    the service; one more is answered RATE_LIMITED.
     """
     GetMemories: _aio.UnaryUnaryMultiCallable[_sync_pb2.GetMemoriesRequest, _sync_pb2.GetMemoriesResponse]  # type: ignore[assignment]
     """Gives live memories by their ids."""
@@ -112,7 +114,8 @@ class SyncServiceServicer(metaclass=_abc_1.ABCMeta):
         """Stores any number of records, a batch at a time; each batch is answered when it is committed, in order. A client that
         was cut sends again from the first batch without an answer: what was stored is `unchanged`. FIELD_INVALID ends the
         stream for the sake of that first batch: sent again as it is it will be refused again. A batch has at most 4 MiB, as a
-        request of Push has; of a larger one nothing is stored.
+        request of Push has; of a larger one nothing is stored. A principal holds up to 16 of these streams in one process of
+        the service; one more is answered RATE_LIMITED.
         """
 
     @_abc_1.abstractmethod
