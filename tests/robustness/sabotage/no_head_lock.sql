@@ -26,7 +26,7 @@ begin
   if put !~ 'select head into base from memory.heads where bank = b for update;' then
     raise exception 'the line that is to be broken is not there';
   end if;
-  execute regexp_replace(put, 'select head into base .*?where bank = b;', 'base := memory.take(b, n);');
+  execute regexp_replace(put, 'select head into base .*?where bank = b;', 'base := memory.take(b, cardinality(won));');
   for r in select pg_get_functiondef(oid) as text from pg_proc
            where pronamespace = 'memory'::regnamespace and proname in ('hide', 'erase', 'status') loop
     execute regexp_replace(r.text, 'update memory.heads set head = top \+ ([^,]*),',
