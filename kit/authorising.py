@@ -42,7 +42,7 @@ async def authorise(
 ) -> None:
     """Raises Refusal unless the caller may call the method with this request; `call` learns the bank it is about.
 
-    FIELD_INVALID for a malformed name is for those alone who may do something: the others learn that they may not.
+    FIELD_INVALID where what decides about a caller who would be refused breaks its own rule.
     """
     await _rule(access, request, caller, call, state, resources)
     if access.person and not caller.person_present:

@@ -4,9 +4,8 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from weakref import WeakValueDictionary
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from kit.errors import Refusal
 
@@ -14,12 +13,22 @@ _SWEEP = 10_000
 _STREAM_WAIT = 5.0
 # What has come of a message is held until the rest is there: as many times the largest one is what a principal can fill.
 SENDING_STREAMS, AWAITED_CALLS = 16, 16
+# Those that wait for their turn are unread, but for what gRPC takes ahead of a handler.
+LINED_UP_CALLS = 500
 
 
 @dataclass
 class _Bucket:
     tokens: float
     at: float
+
+
+@dataclass
+class _Line:
+    """A caller's calls whose message is on its way, and the turns that they take."""
+
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AWAITED_CALLS))
+    calls: int = 0
 
 
 class RateLimit:
@@ -84,7 +93,7 @@ class Limits:
         self._calls = {method: RateLimit(budget) for method, budget in (overrides or {}).items()}
         self._public: dict[str, RateLimit] = {}
         self._open: Counter[tuple[str, bool]] = Counter()
-        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._lines: dict[str, _Line] = {}
 
     def take(self, method: str, principal: str) -> None:
         """Counts one call of a principal. Raises Refusal RATE_LIMITED."""
@@ -98,12 +107,23 @@ class Limits:
             self._public[method] = RateLimit(self._public_per_minute)
         self._public[method].take(address_of(peer))
 
-    def turn(self, caller: str) -> asyncio.Semaphore:
-        """To be held while the message of a caller's call is awaited: beyond AWAITED_CALLS its others wait unread."""
-        turn = self._turns.get(caller)
-        if turn is None:
-            turn = self._turns[caller] = asyncio.Semaphore(AWAITED_CALLS)
-        return turn
+    @contextlib.asynccontextmanager
+    async def turn(self, caller: str) -> AsyncIterator[None]:
+        """To be held while the message of a caller's call is awaited: beyond AWAITED_CALLS its others wait unread.
+
+        Raises Refusal RATE_LIMITED beyond LINED_UP_CALLS.
+        """
+        line = self._lines.setdefault(caller, _Line())
+        if line.calls >= LINED_UP_CALLS:
+            raise Refusal("RATE_LIMITED", "too many of your calls wait to be read; call again", retry_after=0.5)
+        line.calls += 1
+        try:
+            async with line.turns:
+                yield
+        finally:
+            line.calls -= 1
+            if not line.calls:
+                del self._lines[caller]
 
     @contextlib.contextmanager
     def stream(self, principal: str, sends: bool = False) -> Iterator[None]:

@@ -34,9 +34,9 @@ OPTIONS = (
     ("grpc.server.max_pending_requests", 1_000_000),
     ("grpc.server.max_pending_requests_hard_limit", 1_000_000),
     # What a stream may send ahead of its handler. Left to itself gRPC widens this by what the line carries, up to 16 MiB
-    # that nobody has read, of each of 2,000 streams.
+    # that nobody has read, of each of 2,000 streams. A message that is read is let through whole, whatever its size.
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 1 << 20),
+    ("grpc.http2.lookahead_bytes", 1 << 18),
 )
 S = TypeVar("S", bound=Settings)
 Build = Callable[[S, Foundation], Awaitable[Built]]

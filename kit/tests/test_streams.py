@@ -197,6 +197,7 @@ async def test_what_one_principal_sends_by_halves_takes_turns_and_no_place_of_ot
 ) -> None:
     """Of half-sent calls and of streams that send, a principal has a few at a time; another one is not held up."""
     monkeypatch.setattr(limits, "AWAITED_CALLS", 2)
+    monkeypatch.setattr(limits, "LINED_UP_CALLS", 3)
     monkeypatch.setattr(limits, "SENDING_STREAMS", 1)
     complete = asyncio.Event()
 
@@ -215,8 +216,10 @@ async def test_what_one_principal_sends_by_halves_takes_turns_and_no_place_of_ot
     await served.head("bob")
     await asyncio.sleep(0.2)
     assert not waits.done()
+    assert (await refused(served.head("alice")))[0] == "RATE_LIMITED"
     complete.set()
     await asyncio.gather(waits, *halves)
+    await asyncio.gather(*(served.head("alice") for _ in range(2)))
 
     metadata = (("authorization", "Bearer alice"),)
     silent = served.sync.PushStream(metadata=metadata, timeout=30)
